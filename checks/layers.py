@@ -19,7 +19,6 @@ BOUNDS = {
     "tools/advise": (2, 2, 0),
     "tools/cli": (2, 0, 4),
     "tools/fuzz": (0, 2, 0),
-    "tools/lab": (8, 1, 2),
     "tools/measure": (4, 1, 0),
     "tools/report": (1, 0, 0),
 }

@@ -1,16 +1,12 @@
 //! `count NAME N`: does one thing of an experiment N times and prints nothing, to be run under
 //! `valgrind --tool=callgrind` (`scripts/instructions.sh`). Times are what `quire lab` is for.
 
-use quire_lab::{gather, mremap, swap, tables};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let counted = match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["count", name, times] => times.parse().ok().and_then(|times| {
-            let known = [gather::count, tables::count, mremap::count, swap::count];
-            known.into_iter().find_map(|count| count(name, times))
-        }),
+        ["count", name, times] => times.parse().ok().and_then(|times| quire_lab::count(name, times)),
         // As `cargo bench` calls every bench.
         ["--bench"] => return ExitCode::SUCCESS,
         _ => None,

@@ -48,6 +48,9 @@ pub enum LabError {
     /// A machine with its memory manager could not be built.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// The host's Linux cannot do the same.
+    #[error("the host's Linux cannot do it")]
+    Linux,
     /// A call failed.
     #[error("a call failed: {0}")]
     Call(#[from] quire_mm::space::Error),

@@ -1,135 +1,103 @@
-//! The harness of all experiments: an experiment declares its parts, a part declares its cases, and a case
-//! says how its figures are measured. Progress, sections, findings and errors are handled here.
+//! The harness of all experiments. An experiment names its parts and cases one after the other; a case says
+//! how its figures are measured, and puts them into a table. Progress, findings and cases for which the host
+//! has no memory are handled here.
 
+use crate::case::Case;
 use crate::error::LabError;
-use crate::report::{Compared, Figure, Report, Section};
-use std::rc::Rc;
+use crate::report::{Report, Section};
+use crate::scale::Scale;
+use crate::technique::Technique;
+use quire_mm::Techniques;
 
 /// Called with the current case, how many cases of the experiment are done, and how many there are.
 pub type Progress<'p> = &'p mut dyn FnMut(&str, u64, u64);
 
-/// The result of one case.
-pub(crate) struct Measured<T: Compared> {
-    figures: Vec<Figure<T>>,
-    findings: Vec<String>,
+/// An experiment: what it compares, its cases, and which of its actions can be counted.
+#[derive(Debug)]
+pub struct Experiment {
+    /// What is compared. Its name is the experiment's.
+    pub technique: &'static Technique,
+    pub(crate) cases: fn(&mut Lab<'_>) -> Result<(), LabError>,
+    /// Does what a name says so many times. `None` for another name.
+    pub(crate) count: fn(&str, Techniques, u64) -> Option<Result<(), LabError>>,
 }
 
-impl<T: Compared> Measured<T> {
-    /// `figures`, and what was found wrong on the machines.
-    pub(crate) fn new(
-        figures: impl IntoIterator<Item = Figure<T>>,
-        findings: impl IntoIterator<Item = String>,
-    ) -> Self {
-        Self { figures: figures.into_iter().collect(), findings: findings.into_iter().collect() }
-    }
-}
-
-/// Measures a case, whose name it gets.
-type Measure<'s, T> = Box<dyn FnOnce(&str) -> Result<Measured<T>, LabError> + 's>;
-/// Says something about all figures of a part.
-type Remark<'s, T> = Box<dyn FnOnce(&[Figure<T>]) -> String + 's>;
-
-/// Cases whose figures are shown in one table.
-pub(crate) struct Part<'s, T: Compared> {
-    title: String,
-    remark: Option<Remark<'s, T>>,
-    cases: Vec<(String, Measure<'s, T>)>,
-}
-
-impl<'s, T: Compared> Part<'s, T> {
-    /// A case for each of `items`, with its name. `measure` is dropped after the last case.
-    pub(crate) fn new<C: 's>(
-        title: impl Into<String>,
-        items: impl IntoIterator<Item = C>,
-        name: impl Fn(&C) -> String,
-        measure: impl Fn(&str, C) -> Result<Measured<T>, LabError> + 's,
-    ) -> Self {
-        let measure = Rc::new(measure);
-        let case = |item| -> (String, Measure<'s, T>) {
-            let (name, measure) = (name(&item), Rc::clone(&measure));
-            (name, Box::new(move |name| measure(name, item)))
-        };
-        Self { title: title.into(), remark: None, cases: items.into_iter().map(case).collect() }
-    }
-
-    /// A part of one case.
-    pub(crate) fn single(
-        title: impl Into<String>,
-        name: impl Into<String>,
-        measure: impl Fn(&str) -> Result<Measured<T>, LabError> + 's,
-    ) -> Self {
-        let name = name.into();
-        Self::new(title, [()], |()| name.clone(), move |name, ()| measure(name))
-    }
-
-    /// The same with a remark behind the title, made once everything is measured.
-    pub(crate) fn with_remark(self, remark: impl FnOnce(&[Figure<T>]) -> String + 's) -> Self {
-        Self { remark: Some(Box::new(remark)), ..self }
-    }
-}
-
-/// What was found wrong under a strategy, with its name in front.
-pub(crate) fn found_by<T: Compared>(
-    technique: T,
-    found: impl IntoIterator<Item = String>,
-) -> impl Iterator<Item = String> {
-    found.into_iter().map(move |finding| format!("{}: {finding}", technique.name()))
-}
-
-/// What was measured under every strategy, and what was found wrong.
-type OfEach<T, R> = (Vec<(T, R)>, Vec<String>);
-
-/// Calls `measure`, which returns also what it found wrong, for each strategy.
-pub(crate) fn for_each_strategy<T: Compared, R>(
-    measure: impl Fn(T) -> Result<(R, Vec<String>), LabError>,
-) -> Result<OfEach<T, R>, LabError> {
-    let (mut outcomes, mut findings) = (Vec::new(), Vec::new());
-    for &technique in T::ALL {
-        let (outcome, found) = measure(technique)?;
-        outcomes.push((technique, outcome));
-        findings.extend(found_by(technique, found));
-    }
-    Ok((outcomes, findings))
-}
-
-/// Measures every case of an experiment. Those for which the host has no memory are left out; if it has none
-/// for any, that is the error.
-pub(crate) fn run<T: Compared>(
-    experiment: &'static str,
-    parts: Vec<Part<'_, T>>,
-    progress: Progress<'_>,
-) -> Result<Report<T>, LabError> {
-    let total = parts.iter().map(|part| part.cases.len() as u64).sum();
-    let mut report = Report { experiment, sections: Vec::new(), findings: Vec::new(), left_out: Vec::new() };
-    let (mut done, mut measured_any, mut refused) = (0, false, None);
-    for Part { mut title, remark, cases } in parts {
-        let mut figures = Vec::new();
-        for (name, measure) in cases {
-            progress(&name, done, total);
-            done += 1;
-            let measured = match measure(&name) {
-                Err(error @ LabError::HostMemory { .. }) => {
-                    report.left_out.push(format!("{name}: {error}"));
-                    refused = Some(error);
-                    continue;
-                }
-                measured => measured?,
-            };
-            measured_any = true;
-            figures.extend(measured.figures);
-            report.findings.extend(measured.findings.iter().map(|finding| format!("{name}, {finding}")));
+impl Experiment {
+    /// Measures every case. Those for which the host has no memory are left out; if it has none for any, that
+    /// is the error.
+    ///
+    /// # Errors
+    ///
+    /// It could not be carried out. What it finds wrong is in the report.
+    pub fn run(&self, scale: Scale, progress: Progress<'_>) -> Result<Report, LabError> {
+        let technique = self.technique;
+        let report = Report { technique, sections: Vec::new(), findings: Vec::new(), left_out: Vec::new() };
+        let mut lab = Lab { scale, report, progress, total: 0, done: 0, counts_only: true, refused: None };
+        (self.cases)(&mut lab)?;
+        lab.counts_only = false;
+        (self.cases)(&mut lab)?;
+        lab.report.sections.retain(|section| !section.figures.is_empty());
+        match lab.refused.filter(|_| lab.report.left_out.len() as u64 == lab.total) {
+            Some(error) => Err(error),
+            None => Ok(lab.report),
         }
-        if figures.is_empty() {
-            continue;
-        }
-        if let Some(remark) = remark {
-            title = format!("{title} ({})", remark(&figures));
-        }
-        report.sections.push(Section { title, figures });
     }
-    match refused.filter(|_| !measured_any) {
-        Some(error) => Err(error),
-        None => Ok(report),
+}
+
+/// An experiment that is carried out. It goes over its cases twice: the first time they are only counted.
+pub(crate) struct Lab<'p> {
+    pub(crate) scale: Scale,
+    report: Report,
+    progress: Progress<'p>,
+    total: u64,
+    done: u64,
+    counts_only: bool,
+    refused: Option<LabError>,
+}
+
+impl Lab<'_> {
+    /// Begins a part, whose figures are shown in one table.
+    pub(crate) fn part(&mut self, title: impl Into<String>) {
+        let section = Section { technique: self.report.technique, title: title.into(), figures: Vec::new() };
+        if !self.counts_only {
+            self.report.sections.push(section);
+        }
+    }
+
+    /// Adds a remark to the title of the current part.
+    pub(crate) fn remark(&mut self, remark: &str) {
+        if let Some(section) = self.report.sections.last_mut() {
+            section.title.push_str(&format!(" ({remark})"));
+        }
+    }
+
+    /// A case of the current part. `measure` gets its name.
+    pub(crate) fn case(
+        &mut self,
+        name: &str,
+        measure: impl FnOnce(&mut Case, &str) -> Result<(), LabError>,
+    ) -> Result<(), LabError> {
+        if self.counts_only {
+            self.total += 1;
+            return Ok(());
+        }
+        (self.progress)(name, self.done, self.total);
+        self.done += 1;
+        let mut case = Case::new(self.report.technique, self.scale);
+        match measure(&mut case, name) {
+            Err(error @ LabError::HostMemory { .. }) => {
+                self.report.left_out.push(format!("{name}: {error}"));
+                self.refused = Some(error);
+                return Ok(());
+            }
+            measured => measured?,
+        }
+        let (figures, findings) = case.into_parts();
+        if let Some(section) = self.report.sections.last_mut() {
+            section.figures.extend(figures);
+        }
+        self.report.findings.extend(findings.iter().map(|finding| format!("{name}, {finding}")));
+        Ok(())
     }
 }
 
@@ -137,31 +105,37 @@ pub(crate) fn run<T: Compared>(
 mod tests {
     use super::*;
     use crate::report::Metric;
-    use quire_frame::PcpTechnique;
+    use crate::technique::PCP;
 
-    type Result<T> = core::result::Result<T, LabError>;
+    fn part(lab: &mut Lab<'_>, sizes: &[u64]) -> Result<(), LabError> {
+        lab.part("");
+        sizes.iter().try_for_each(|&bytes| {
+            lab.case(&bytes.to_string(), |case, name| {
+                crate::host_memory::check_available(bytes)?;
+                case.add(name, Metric::lower("bytes", "B"), vec![bytes as f64; 3]);
+                Ok(())
+            })
+        })
+    }
 
-    fn part(title: &str, sizes: &'static [u64]) -> Part<'static, PcpTechnique> {
-        let measure = |name: &str, bytes| -> Result<Measured<PcpTechnique>> {
-            crate::host_memory::check_available(bytes)?;
-            Ok(Measured::new([Figure::new(name, Metric::lower("bytes", "B"), |_| Some(bytes as f64))], []))
-        };
-        Part::new(title, sizes.iter().copied(), u64::to_string, measure)
+    fn run(cases: fn(&mut Lab<'_>) -> Result<(), LabError>) -> Result<Report, LabError> {
+        let experiment = Experiment { technique: &PCP, cases, count: |_, _, _| None };
+        experiment.run(Scale::TINY, &mut |_, _, _| {})
     }
 
     #[test]
     fn cases_for_which_the_host_has_no_memory_are_left_out_by_name() {
-        let ran = |parts| run("test", parts, &mut |_, _, _| {});
-        let report = ran(vec![part("one", &[1, 1 << 60, 2]), part("two", &[1 << 61])]).expect("two fit");
+        let report = run(|lab| {
+            part(lab, &[1, 1 << 60, 2])?;
+            part(lab, &[1 << 61])
+        });
+        let report = report.expect("two fit");
         assert_eq!(report.sections.len(), 1);
-        assert_eq!(
-            report.sections[0].figures.iter().map(|figure| &*figure.case).collect::<Vec<_>>(),
-            ["1", "2"]
-        );
+        assert_eq!(report.figures().map(|figure| &*figure.case).collect::<Vec<_>>(), ["1", "2"]);
         assert_eq!(report.left_out.len(), 2);
         assert!(report.left_out[1].starts_with("2305843009213693952: it takes "), "{:?}", report.left_out);
         // Where none fits there is nothing to show.
-        let error = ran(vec![part("none", &[1 << 60])]).expect_err("nothing fits");
+        let error = run(|lab| part(lab, &[1 << 60])).expect_err("nothing fits");
         assert!(matches!(error, LabError::HostMemory { .. }));
     }
 }

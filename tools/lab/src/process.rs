@@ -1,11 +1,13 @@
 //! A process that makes the same calls on Quire and on the host's Linux.
 
+use crate::clock::now;
 use crate::crew::on_threads;
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
-use crate::linux::now;
-use crate::report::Compared;
-use crate::site::{Flushes, HostSpace, RW, START, Site, flushes_of};
+use crate::patterns::Patterns;
+use crate::rounds::RoundFigures;
+use crate::site::{Flushes, HostSpace, RW, START, Site, page_at};
+use core::ops::Range;
 use quire_arch::{Access, Order, PAGE_SIZE, VirtAddr};
 use quire_host::{Machine, Program, Vcpu};
 use quire_mm::{
@@ -26,48 +28,52 @@ pub(crate) struct Cost {
     pub(crate) waiting: u64,
 }
 
+type Done = Result<(), LabError>;
+/// Some calls of a process.
+pub(crate) type Calls<'c> = &'c mut dyn FnMut(&mut dyn Process) -> Done;
 /// The work of a thread, which gets its number.
-pub(crate) type ThreadWork<'w, E> = &'w (dyn Fn(usize, &mut dyn Process<Error = E>) -> Result<(), E> + Sync);
+pub(crate) type ThreadWork<'w> = &'w (dyn Fn(usize, &mut dyn Process) -> Done + Sync);
+
+/// The work of a process in rounds, the same for Quire and for Linux: does a round and returns its figures.
+/// Allocates nothing.
+pub(crate) trait Job: FnMut(&mut dyn Process) -> Result<RoundFigures, LabError> {}
+impl<F: FnMut(&mut dyn Process) -> Result<RoundFigures, LabError>> Job for F {}
 
 /// The calls and accesses of a process. Places are bytes from the start of its area: a border of PUD entries,
 /// with nothing mapped near it but its own.
 pub(crate) trait Process {
-    /// Why it cannot continue.
-    type Error;
-
     /// Maps `bytes` of private memory at `at`, where nothing is mapped.
-    fn map(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
+    fn map(&mut self, at: u64, bytes: u64) -> Done;
     /// Maps them and writes to every `stride`th page, in `folios`, of which each is written to.
-    fn populate(&mut self, at: u64, bytes: u64, stride: u64, folios: Folios) -> Result<(), Self::Error>;
+    fn populate(&mut self, at: u64, bytes: u64, stride: u64, folios: Folios) -> Done;
     /// Accesses every `stride`th page.
-    fn touch(&mut self, at: u64, bytes: u64, stride: u64, access: Access) -> Result<(), Self::Error>;
-    /// `madvise(MADV_DONTNEED)`.
-    fn dont_need(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
-    /// `madvise(MADV_FREE)`.
-    fn free(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
+    fn touch(&mut self, at: u64, bytes: u64, stride: u64, access: Access) -> Done;
+    /// Fills pages of mapped memory, in `folios`.
+    fn fill(&mut self, pages: Range<u64>, folios: Folios, patterns: &Patterns) -> Done;
+    /// Reads a word of each of these pages, and returns how many are not what was filled in.
+    fn wrong(&mut self, pages: Range<u64>, patterns: &Patterns) -> Result<u64, LabError>;
+    /// `madvise` with `DONTNEED`, `FREE` or `PAGEOUT`.
+    fn advise(&mut self, at: u64, bytes: u64, advice: Advice) -> Done;
     /// Reclaims everything that can be reclaimed, at least in this range.
-    fn reclaim(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
+    fn reclaim(&mut self, at: u64, bytes: u64) -> Done;
     /// `munmap`.
-    fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), Self::Error>;
+    fn unmap(&mut self, at: u64, bytes: u64) -> Done;
     /// `mremap` to that place.
-    fn relocate(&mut self, at: u64, bytes: u64, to: u64) -> Result<(), Self::Error>;
+    fn relocate(&mut self, at: u64, bytes: u64, to: u64) -> Done;
     /// `mremap` to another size, at any free address. Returns the place.
-    fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, Self::Error>;
+    fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, LabError>;
     /// Page tables (`VmPTE`) and resident memory (`VmRSS`) in KiB.
-    fn sizes(&mut self) -> Result<[u64; 2], Self::Error>;
+    fn sizes(&mut self) -> Result<[u64; 2], LabError>;
     /// Calls `work` on `threads` threads of the process at once.
-    fn together(&mut self, threads: usize, work: ThreadWork<'_, Self::Error>) -> Result<(), Self::Error>;
+    fn together(&mut self, threads: usize, work: ThreadWork<'_>) -> Done;
     /// `fork`: what it took, and the nanoseconds of the exit of the child, which touched nothing.
-    fn fork(&mut self) -> Result<(Cost, u64), Self::Error>;
+    fn fork(&mut self) -> Result<(Cost, u64), LabError>;
     /// What the exit of another process with this populated memory took.
-    fn exit(&mut self, bytes: u64, folios: Folios) -> Result<Cost, Self::Error>;
+    fn exit(&mut self, bytes: u64, folios: Folios) -> Result<Cost, LabError>;
     /// Calls `work` while a child maps all memory, too.
-    fn beside_child(
-        &mut self,
-        work: impl FnOnce(&mut Self) -> Result<Cost, Self::Error>,
-    ) -> Result<Cost, Self::Error>
-    where
-        Self: Sized;
+    fn beside_child(&mut self, work: Calls<'_>) -> Done;
+    /// Calls `work` with the calling thread in the kernel, where each call of the process begins and ends.
+    fn in_kernel(&mut self, work: Calls<'_>) -> Done;
 
     /// Base pages that are free or on the CPUs' lists. Not known of Linux.
     fn available(&self) -> u64 {
@@ -78,33 +84,21 @@ pub(crate) trait Process {
     fn flushes(&self) -> Flushes {
         Flushes::default()
     }
+}
 
-    /// Calls `work` with the calling thread in the kernel, where each call of the process begins and ends.
-    fn in_kernel<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R
-    where
-        Self: Sized,
-    {
-        work(self)
-    }
-
-    /// Calls `work`, after which `available` pages should be available.
-    fn timed(
-        &mut self,
-        available: u64,
-        work: impl FnOnce(&mut Self) -> Result<(), Self::Error>,
-    ) -> Result<Cost, Self::Error>
-    where
-        Self: Sized,
-    {
-        self.in_kernel(|process| {
-            let flushes = process.flushes();
-            let start = now();
-            work(process)?;
-            let time = now() - start;
-            let flushes = process.flushes().since(flushes);
-            Ok(Cost { time, flushes, waiting: available.saturating_sub(process.available()) })
-        })
-    }
+/// Calls `work`, after which `available` pages should be available.
+pub(crate) fn cost_of(process: &mut dyn Process, available: u64, work: Calls<'_>) -> Result<Cost, LabError> {
+    let mut cost = Cost::default();
+    process.in_kernel(&mut |process| {
+        let flushes = process.flushes();
+        let start = now();
+        work(process)?;
+        cost.time = now() - start;
+        cost.flushes = process.flushes().since(flushes);
+        cost.waiting = available.saturating_sub(process.available());
+        Ok(())
+    })?;
+    Ok(cost)
 }
 
 /// A process of Quire.
@@ -122,8 +116,8 @@ fn place(at: u64) -> VirtAddr {
 
 impl<'s> Quire<'s> {
     /// One whose memory is `space`, on the first vCPU.
-    pub(crate) fn new<T: Compared>(site: &'s Site<T>, space: &'s HostSpace<'s>) -> Self {
-        Self::on(site.machine(), site.vcpu(), space)
+    pub(crate) fn new(site: &'s Site, space: &'s HostSpace<'s>) -> Self {
+        Self::on(&site.machine, &site.vcpu, space)
     }
 
     fn on(machine: &'s Machine, vcpu: &'s Vcpu, space: &'s HostSpace<'s>) -> Self {
@@ -135,8 +129,8 @@ impl<'s> Quire<'s> {
         self.machine.memory().frames().events().folios(order, FolioCounter::AnonFaultAlloc)
     }
 
-    /// Replaces every PMD entry by a table, with the folios as whole as before.
-    fn split_entries(&self, at: u64, bytes: u64) -> Result<(), LabError> {
+    /// Replaces every PMD entry by a table, with the folios left whole.
+    fn split_entries(&self, at: u64, bytes: u64) -> Done {
         for block in (at..at + bytes).step_by(Order::PMD.bytes() as usize).map(place) {
             for protection in [Protection::READ, RW] {
                 self.vcpu.run(|| self.space.mprotect(block, PAGE_SIZE, protection, false))?;
@@ -147,15 +141,12 @@ impl<'s> Quire<'s> {
 }
 
 impl Process for Quire<'_> {
-    type Error = LabError;
-
-    fn map(&mut self, at: u64, bytes: u64) -> Result<(), LabError> {
+    fn map(&mut self, at: u64, bytes: u64) -> Done {
         let request = MapRequest::anonymous(bytes, RW).at(place(at), MapFlags::FIXED_NOREPLACE);
-        self.vcpu.run(|| self.space.mmap(&request))?;
-        Ok(())
+        Ok(self.vcpu.run(|| self.space.mmap(&request)).map(|_| ())?)
     }
 
-    fn populate(&mut self, at: u64, bytes: u64, stride: u64, folios: Folios) -> Result<(), LabError> {
+    fn populate(&mut self, at: u64, bytes: u64, stride: u64, folios: Folios) -> Done {
         self.map(at, bytes)?;
         let had = self.folios_made(folios.order);
         self.touch(at, bytes, stride, Access::Write)?;
@@ -166,7 +157,7 @@ impl Process for Quire<'_> {
         if folios.order == Order::PMD && !folios.by_pmd { self.split_entries(at, bytes) } else { Ok(()) }
     }
 
-    fn touch(&mut self, at: u64, bytes: u64, stride: u64, access: Access) -> Result<(), LabError> {
+    fn touch(&mut self, at: u64, bytes: u64, stride: u64, access: Access) -> Done {
         self.program.inside(|guest| {
             (0..pages(bytes)).step_by(stride as usize).try_for_each(|page| {
                 let addr = place(at + page * PAGE_SIZE);
@@ -175,29 +166,49 @@ impl Process for Quire<'_> {
         })
     }
 
-    fn dont_need(&mut self, at: u64, bytes: u64) -> Result<(), LabError> {
-        Ok(self.vcpu.run(|| self.space.madvise(place(at), bytes, Advice::DontNeed))?)
+    fn fill(&mut self, pages: Range<u64>, _folios: Folios, patterns: &Patterns) -> Done {
+        self.program.inside(|guest| {
+            for page in pages {
+                let (addr, word) = (page_at(page), patterns.first_word(page));
+                let written = patterns.page(page).map_or(Ok(()), |bytes| guest.write(addr, bytes));
+                let written = written.and_then(|()| guest.write_u64(addr, word));
+                written.map_err(|error| LabError::Access(addr, error))?;
+            }
+            Ok(())
+        })
     }
 
-    fn free(&mut self, at: u64, bytes: u64) -> Result<(), LabError> {
-        Ok(self.vcpu.run(|| self.space.madvise(place(at), bytes, Advice::Free))?)
+    fn wrong(&mut self, pages: Range<u64>, patterns: &Patterns) -> Result<u64, LabError> {
+        self.program.inside(|guest| {
+            let mut wrong = 0;
+            for page in pages {
+                let addr = page_at(page);
+                let word = guest.read_u64(addr).map_err(|error| LabError::Access(addr, error))?;
+                wrong += u64::from(word != patterns.first_word(page));
+            }
+            Ok(wrong)
+        })
     }
 
-    fn reclaim(&mut self, _at: u64, _bytes: u64) -> Result<(), LabError> {
+    fn advise(&mut self, at: u64, bytes: u64, advice: Advice) -> Done {
+        Ok(self.vcpu.run(|| self.space.madvise(place(at), bytes, advice))?)
+    }
+
+    fn reclaim(&mut self, _at: u64, _bytes: u64) -> Done {
         let memory = self.machine.memory();
-        while self.vcpu.run(|| memory.reclaim(MemcgId::ROOT, self.space.figures().resident / PAGE_SIZE)) > 0 {
-        }
+        let resident = || self.space.figures().resident / PAGE_SIZE;
+        while self.vcpu.run(|| memory.reclaim(MemcgId::ROOT, resident())) > 0 {}
         Ok(())
     }
 
-    fn unmap(&mut self, at: u64, bytes: u64) -> Result<(), LabError> {
+    fn unmap(&mut self, at: u64, bytes: u64) -> Done {
         Ok(self.vcpu.run(|| self.space.munmap(place(at), bytes))?)
     }
 
-    fn relocate(&mut self, at: u64, bytes: u64, to: u64) -> Result<(), LabError> {
+    fn relocate(&mut self, at: u64, bytes: u64, to: u64) -> Done {
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
-        self.vcpu.run(|| self.space.mremap(place(at), bytes, bytes, flags, place(to)))?;
-        Ok(())
+        let moved = self.vcpu.run(|| self.space.mremap(place(at), bytes, bytes, flags, place(to)));
+        Ok(moved.map(|_| ())?)
     }
 
     fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, LabError> {
@@ -212,7 +223,7 @@ impl Process for Quire<'_> {
     }
 
     /// On vCPUs of their own, behind that of the process itself.
-    fn together(&mut self, threads: usize, work: ThreadWork<'_, LabError>) -> Result<(), LabError> {
+    fn together(&mut self, threads: usize, work: ThreadWork<'_>) -> Done {
         let (machine, space) = (self.machine, self.space);
         let vcpus = (1..=threads).map(|number| Ok(Mutex::new(machine.vcpu(number)?)));
         let vcpus = vcpus.collect::<Result<Vec<_>, LabError>>()?;
@@ -224,38 +235,44 @@ impl Process for Quire<'_> {
     }
 
     fn fork(&mut self) -> Result<(Cost, u64), LabError> {
-        let available = self.available();
-        self.in_kernel(|process| {
+        let (space, available) = (self.space, self.available());
+        let (mut cost, mut exit) = (Cost::default(), 0);
+        self.in_kernel(&mut |process| {
             let mut child = None;
-            let cost = process.timed(0, |process| {
-                child = Some(process.space.fork()?);
+            cost = cost_of(process, 0, &mut |_| {
+                child = Some(space.fork()?);
                 Ok(())
             })?;
             let start = now();
             drop(child);
-            let exit = now() - start;
-            Ok((Cost { waiting: available.saturating_sub(process.available()), ..cost }, exit))
-        })
+            exit = now() - start;
+            cost.waiting = available.saturating_sub(process.available());
+            Ok(())
+        })?;
+        Ok((cost, exit))
     }
 
     fn exit(&mut self, bytes: u64, folios: Folios) -> Result<Cost, LabError> {
         let available = self.available();
         let space = self.vcpu.run(|| self.machine.memory().create_space())?;
         Quire::on(self.machine, self.vcpu, &space).populate(0, bytes, 1, folios)?;
-        self.timed(available, |_| {
-            drop(space);
+        let mut space = Some(space);
+        cost_of(self, available, &mut |_| {
+            drop(space.take());
             Ok(())
         })
     }
 
-    fn beside_child(
-        &mut self,
-        work: impl FnOnce(&mut Self) -> Result<Cost, LabError>,
-    ) -> Result<Cost, LabError> {
+    fn beside_child(&mut self, work: Calls<'_>) -> Done {
         let child = self.vcpu.run(|| self.space.fork())?;
-        let cost = work(self);
+        let worked = work(self);
         self.vcpu.run(|| drop(child));
-        cost
+        worked
+    }
+
+    fn in_kernel(&mut self, work: Calls<'_>) -> Done {
+        let vcpu = self.vcpu;
+        vcpu.run(|| work(self))
     }
 
     fn available(&self) -> u64 {
@@ -264,11 +281,6 @@ impl Process for Quire<'_> {
     }
 
     fn flushes(&self) -> Flushes {
-        flushes_of(self.machine)
-    }
-
-    fn in_kernel<R>(&mut self, work: impl FnOnce(&mut Self) -> R) -> R {
-        let vcpu = self.vcpu;
-        vcpu.run(|| work(self))
+        Flushes::of(self.machine)
     }
 }

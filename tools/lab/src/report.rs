@@ -1,62 +1,7 @@
-//! The results of an experiment.
+//! The results of an experiment, for people and for scripts.
 
-use core::fmt::Debug;
-use quire_frame::PcpTechnique;
-use quire_mm::Techniques;
-use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
-use quire_swap::SwapTechnique;
+use crate::technique::Technique;
 use serde::Serialize;
-
-/// A technique whose strategies an experiment compares.
-pub trait Compared: Copy + PartialEq + Debug + 'static {
-    /// Every strategy.
-    const ALL: &'static [Self];
-    /// The strategy that ours is compared with.
-    const BEFORE: Self;
-    /// Ours.
-    const AFTER: Self;
-    /// What the first is called in a sentence.
-    const BEFORE_TEXT: &'static str;
-    /// The time for an operation as a ratio to the first's: the median over rounds in turn.
-    const TIME_RATIO: Metric;
-
-    /// Its name on the command line.
-    fn name(self) -> &'static str;
-
-    /// It, and the default strategies of all other techniques.
-    fn techniques(self) -> Techniques;
-}
-
-/// For each technique the strategies that are compared, and which of them is before and which is ours.
-macro_rules! compared {
-    ($($technique:ty, $switch:ident: $all:ident, $before:ident ($text:literal, $ratio:literal), $after:ident;)+) => {$(
-        impl Compared for $technique {
-            const ALL: &'static [Self] = &Self::$all;
-            const BEFORE: Self = Self::$before;
-            const AFTER: Self = Self::$after;
-            const BEFORE_TEXT: &'static str = $text;
-            const TIME_RATIO: Metric = Metric::lower(RATIO, $ratio);
-
-            fn name(self) -> &'static str {
-                self.name()
-            }
-
-            fn techniques(self) -> Techniques {
-                let mut techniques = Techniques::default();
-                techniques.$switch = self;
-                techniques
-            }
-        }
-    )+};
-}
-
-compared! {
-    PcpTechnique, pcp: COMPARED, OrderZero ("with lists of order 0 only", "to order0"), All;
-    GatherTechnique, gather: ALL, Pages ("page by page", "to pages"), Runs;
-    TablesTechnique, tables: ALL, Keep ("with empty tables kept", "to keep"), Free;
-    RemapTechnique, mremap: ALL, Ptes ("entry by entry", "to ptes"), Puds;
-    SwapTechnique, swap: ALL, Bypass ("past the cache", "to bypass"), All;
-}
 
 /// Which direction is good.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -85,101 +30,139 @@ impl Metric {
         Self { name, unit, better: Better::Lower }
     }
 
-    /// The least and the median of a time.
-    pub(crate) const fn times(unit: &'static str) -> [Self; 2] {
-        [Self::lower("time_min", unit), Self::lower("time_median", unit)]
-    }
-
     /// A metric of which more is better.
     pub const fn higher(name: &'static str, unit: &'static str) -> Self {
         Self { name, unit, better: Better::Higher }
     }
+
+    /// The time for an operation as a ratio to that with the strategy that ours is compared with: the median
+    /// over rounds in turn.
+    pub(crate) const fn time_ratio(technique: &Technique) -> Self {
+        Self::lower(TIME_RATIO, technique.ratio)
+    }
+
+    /// The least and the median of a time.
+    pub(crate) const fn times(unit: &'static str) -> [Self; 2] {
+        [Self::lower("time_min", unit), Self::lower("time_median", unit)]
+    }
 }
 
 /// The name of the metric that says which cases are slower.
-const RATIO: &str = "time_ratio";
+const TIME_RATIO: &str = "time_ratio";
 
 /// One figure for each strategy of a technique.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Figure<T: Compared = PcpTechnique> {
+pub struct Figure {
     /// What was done.
     pub case: String,
     /// What was measured.
     pub metric: Metric,
+    /// With each strategy.
+    pub values: Vec<f64>,
     /// The same on the host's Linux, where that can do it.
     pub linux: Option<f64>,
-    /// Each strategy that has a figure.
-    values: Vec<(T, f64)>,
 }
 
-impl<T: Compared> Figure<T> {
-    /// A figure of every strategy that `value` has one of.
-    pub fn new(case: &str, metric: Metric, mut value: impl FnMut(T) -> Option<f64>) -> Self {
-        let values = T::ALL.iter().filter_map(|&technique| Some((technique, value(technique)?))).collect();
-        Self { case: case.to_owned(), metric, linux: None, values }
+impl Figure {
+    /// With the strategy that ours is compared with.
+    pub fn before(&self) -> f64 {
+        self.values[0]
     }
 
-    /// A figure of every strategy of which there is one of `outcomes`.
-    pub(crate) fn of_each<S>(
-        case: &str,
-        metric: Metric,
-        outcomes: &[(T, S)],
-        value: impl Fn(&S) -> f64,
-    ) -> Self {
-        Self::new(case, metric, |technique| {
-            outcomes.iter().find(|(other, _)| *other == technique).map(|(_, outcome)| value(outcome))
-        })
-    }
-
-    /// The same with Linux's figure.
-    #[must_use]
-    pub fn with_linux(self, linux: Option<f64>) -> Self {
-        Self { linux, ..self }
-    }
-
-    /// The figure of one strategy.
-    pub fn of(&self, technique: T) -> Option<f64> {
-        self.values.iter().find(|&&(other, _)| other == technique).map(|&(_, value)| value)
+    /// With ours.
+    pub fn after(&self) -> f64 {
+        self.values[self.values.len() - 1]
     }
 
     /// Ours, divided by what it is compared with. `None` where there is nothing to divide by.
     pub fn ratio(&self) -> Option<f64> {
-        let before = self.of(T::BEFORE)?;
-        let after = self.of(T::AFTER)?;
-        (before != 0.0).then(|| after / before)
+        (self.before() != 0.0).then(|| self.after() / self.before())
     }
 }
 
 /// Figures that belong together.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Section<T: Compared = PcpTechnique> {
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// What is compared.
+    pub technique: &'static Technique,
     /// Heading for people.
     pub title: String,
     /// The figures.
-    pub figures: Vec<Figure<T>>,
+    pub figures: Vec<Figure>,
 }
 
 /// The results of an experiment.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Report<T: Compared = PcpTechnique> {
-    /// The experiment's name on the command line.
-    pub experiment: &'static str,
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What is compared. Its name is the experiment's.
+    pub technique: &'static Technique,
     /// The figures.
-    pub sections: Vec<Section<T>>,
+    pub sections: Vec<Section>,
     /// What was found wrong: lost frames, findings of the auditor. Empty if all is well.
     pub findings: Vec<String>,
     /// Cases for which the host has no memory, and how much they take.
     pub left_out: Vec<String>,
 }
 
-impl<T: Compared> Report<T> {
+/// One figure with the technique off and on, for scripts. Its JSON has exactly these fields, in this order.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Record {
+    /// The experiment's name on the command line.
+    pub experiment: &'static str,
+    /// What was done. Figures of the other strategies end in the strategy's name in brackets.
+    pub case: String,
+    /// What was measured.
+    pub metric: &'static str,
+    /// Its unit.
+    pub unit: &'static str,
+    /// Which direction is good.
+    pub better: Better,
+    /// With the technique off.
+    pub before: f64,
+    /// With the technique on.
+    pub after: f64,
+    /// On the host's Linux, where it can do the same.
+    pub linux: Option<f64>,
+}
+
+impl Record {
+    /// The record as one line of JSON.
+    pub fn line(&self) -> String {
+        serde_json::to_string(self)
+            .unwrap_or_else(|error| unreachable!("strings and numbers are JSON: {error}"))
+    }
+}
+
+impl Report {
+    /// All figures.
+    pub fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.sections.iter().flat_map(|section| &section.figures)
+    }
+
     /// The ratios of all cases that are slower with ours than with what it is compared with by more than
     /// `tolerance`.
-    pub fn slower(&self, tolerance: f64) -> impl Iterator<Item = &Figure<T>> {
-        let figures = self.sections.iter().flat_map(|section| &section.figures);
-        figures.filter(move |figure| {
-            let ratio = figure.of(T::AFTER);
-            figure.metric.name == RATIO && ratio.is_some_and(|ratio| ratio > 1.0 + tolerance)
+    pub fn slower(&self, tolerance: f64) -> impl Iterator<Item = &Figure> {
+        self.figures().filter(move |it| it.metric.name == TIME_RATIO && it.after() > 1.0 + tolerance)
+    }
+
+    /// For each figure a record of our strategy, and one of each other that is not what ours is compared
+    /// with.
+    pub fn records(&self) -> impl Iterator<Item = Record> {
+        let last = self.technique.strategies.len() - 1;
+        self.figures().flat_map(move |figure| {
+            std::iter::once(last).chain(1..last).map(move |strategy| Record {
+                experiment: self.technique.name,
+                case: match strategy == last {
+                    true => figure.case.clone(),
+                    false => format!("{} ({})", figure.case, self.technique.strategies[strategy]),
+                },
+                metric: figure.metric.name,
+                unit: figure.metric.unit,
+                better: figure.metric.better,
+                before: figure.before(),
+                after: figure.values[strategy],
+                linux: figure.linux.filter(|_| strategy == last),
+            })
         })
     }
 }
@@ -187,22 +170,24 @@ impl<T: Compared> Report<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
+    use crate::technique::PCP;
 
-    fn report() -> Report {
-        let value = |technique| Some(f64::from(technique as u8));
-        let figure = Figure::new("case", Metric::lower("time", "ns"), value);
-        Report {
-            experiment: "pcp",
-            sections: vec![Section { title: String::new(), figures: vec![figure] }],
-            findings: Vec::new(),
-            left_out: Vec::new(),
-        }
+    fn report(metric: Metric, figures: &[[f64; 3]]) -> Report {
+        let figure = |values: &[f64; 3]| Figure {
+            case: "case".to_owned(),
+            metric,
+            values: values.to_vec(),
+            linux: None,
+        };
+        let figures = figures.iter().map(figure).collect();
+        let sections = vec![Section { technique: &PCP, title: String::new(), figures }];
+        Report { technique: &PCP, sections, findings: Vec::new(), left_out: Vec::new() }
     }
 
     #[test]
-    fn records_compare_order_0_with_each_other_strategy_that_has_a_figure() {
-        let lines: Vec<String> = Record::of(&report()).map(|record| record.line()).collect();
+    fn records_compare_order_0_with_each_other_strategy() {
+        let report = report(Metric::lower("time", "ns"), &[[1.0, 2.0, 3.0]]);
+        let lines: Vec<String> = report.records().map(|record| record.line()).collect();
         assert_eq!(
             lines,
             [
@@ -214,21 +199,13 @@ mod tests {
 
     #[test]
     fn slower_cases_are_those_past_the_tolerance() {
-        let ratio = |after| {
-            Figure::new("case", PcpTechnique::TIME_RATIO, move |technique| {
-                Some(if technique == PcpTechnique::All { after } else { 1.0 })
-            })
-        };
-        let mut report = report();
-        report.sections[0].figures = vec![ratio(1.01), ratio(1.03), ratio(0.5)];
-        let found: Vec<_> = report.slower(0.02).filter_map(|figure| figure.of(PcpTechnique::All)).collect();
-        assert_eq!(found, [1.03]);
+        let report = report(Metric::time_ratio(&PCP), &[[1.0, 1.0, 1.01], [1.0, 1.0, 1.03], [1.0, 9.0, 0.5]]);
+        assert_eq!(report.slower(0.02).map(Figure::after).collect::<Vec<_>>(), [1.03]);
     }
 
     #[test]
     fn the_ratio_is_ours_to_order_0() {
-        assert_eq!(report().sections[0].figures[0].ratio(), Some(3.0));
-        let nothing = Figure::new("", Metric::lower("", ""), |_: PcpTechnique| Some(0.0));
-        assert_eq!(nothing.ratio(), None);
+        let report = report(Metric::lower("", ""), &[[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]);
+        assert_eq!(report.figures().map(Figure::ratio).collect::<Vec<_>>(), [Some(3.0), None]);
     }
 }

@@ -5,15 +5,16 @@
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Series(Vec<f64>);
 
+impl FromIterator<f64> for Series {
+    fn from_iter<I: IntoIterator<Item = f64>>(figures: I) -> Self {
+        Self(figures.into_iter().collect())
+    }
+}
+
 impl Series {
     /// Adds a round.
     pub fn add(&mut self, figure: f64) {
         self.0.push(figure);
-    }
-
-    /// Of one round, or 0 if there was no such.
-    pub fn nth(&self, round: usize) -> f64 {
-        self.0.get(round).copied().unwrap_or(0.0)
     }
 
     /// The last round's, or 0 without a round.
@@ -21,33 +22,36 @@ impl Series {
         self.0.last().copied().unwrap_or(0.0)
     }
 
+    fn sorted(&self) -> Vec<f64> {
+        let mut sorted = self.0.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted
+    }
+
     /// The most, or 0 without a round.
     pub fn max(&self) -> f64 {
-        self.0.iter().copied().max_by(f64::total_cmp).unwrap_or(0.0)
+        Self(self.sorted()).last()
     }
 
     /// The least, or 0 without a round: what the code costs.
     pub fn min(&self) -> f64 {
-        self.0.iter().copied().min_by(f64::total_cmp).unwrap_or(0.0)
+        self.sorted().first().copied().unwrap_or(0.0)
     }
 
     /// The median, or 0 without a round. Its distance from the minimum is what else ran on the machine.
     pub fn median(&self) -> f64 {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+        self.sorted().get(self.0.len() / 2).copied().unwrap_or(0.0)
     }
 
     /// The mean, or 0 without a round. Of times for equal work it gives the harmonic mean of the rates.
     pub fn mean(&self) -> f64 {
-        if self.0.is_empty() { 0.0 } else { self.0.iter().sum::<f64>() / self.0.len() as f64 }
+        self.0.iter().sum::<f64>() / self.0.len().max(1) as f64
     }
 
     /// The median of this series' rounds, each divided by the same round of `other`.
     pub fn ratio_to(&self, other: &Self) -> f64 {
-        let ratios =
-            self.0.iter().zip(&other.0).filter(|&(_, &base)| base > 0.0).map(|(own, base)| own / base);
-        Self(ratios.collect()).median()
+        let rounds = self.0.iter().zip(&other.0);
+        rounds.filter(|&(_, &base)| base > 0.0).map(|(own, base)| own / base).collect::<Self>().median()
     }
 }
 
@@ -72,23 +76,28 @@ pub fn in_turn<S, E>(
     Ok(())
 }
 
+/// The figures of a round. Unused ones are 0.
+pub(crate) type RoundFigures = [f64; 6];
+
+/// Figures of which the first are `known`.
+pub(crate) fn round_figures<const KNOWN: usize>(known: [f64; KNOWN]) -> RoundFigures {
+    core::array::from_fn(|nth| known.get(nth).copied().unwrap_or(0.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn series(figures: &[f64]) -> Series {
-        let mut series = Series::default();
-        figures.iter().for_each(|&figure| series.add(figure));
-        series
-    }
-
     #[test]
     fn a_series_has_its_rounds_and_what_they_come_to() {
-        let own = series(&[3.0, 1.0, 8.0]);
-        assert_eq!((own.min(), own.median(), own.mean(), own.max()), (1.0, 3.0, 4.0, 8.0));
-        assert_eq!((own.nth(1), own.nth(3), own.last()), (1.0, 0.0, 8.0));
-        assert_eq!(own.ratio_to(&series(&[1.0, 1.0, 4.0])), 2.0);
-        assert_eq!(Series::default().median(), 0.0);
+        let own = Series(vec![3.0, 1.0, 8.0]);
+        assert_eq!((own.min(), own.median(), own.mean(), own.max(), own.last()), (1.0, 3.0, 4.0, 8.0, 8.0));
+        assert_eq!(own.ratio_to(&Series(vec![1.0, 1.0, 4.0])), 2.0);
+        let none = Series::default();
+        assert_eq!(
+            (none.min(), none.median(), none.mean(), none.max(), none.last()),
+            (0.0, 0.0, 0.0, 0.0, 0.0)
+        );
     }
 
     #[test]

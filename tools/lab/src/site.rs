@@ -1,16 +1,16 @@
 //! A machine on which programs' mappings are made and removed.
 
 use crate::error::LabError;
-use crate::folios::Folios;
 use crate::host_memory::check_available;
-use crate::report::Compared;
-use quire_arch::{Order, VirtAddr};
+use quire_arch::{Order, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
 use quire_mm::{
-    InUse, MemoryConfig,
+    InUse, MemoryConfig, Techniques,
     frame::VmEvent,
     internals::FlushCause,
+    memcg::{Limit, MemcgId},
     space::{Overcommit, Protection, Space},
+    swap::{DeviceId, SwapDevice, SwapOffError, SwapOnOptions, SwapReport},
     thp::HugeConfig,
 };
 
@@ -19,20 +19,21 @@ pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
 /// Where memory is mapped: a border of every level of tables, with nothing near.
 pub(crate) const START: VirtAddr = VirtAddr(1 << 39);
 
+/// The place of a page.
+pub(crate) fn page_at(page: u64) -> VirtAddr {
+    VirtAddr(START.0 + page * PAGE_SIZE)
+}
+
 /// RAM in addition to what programs populate: tables, a child's tables, the memory map, lists and
 /// watermarks.
 const SPARE: u64 = 64 << 20;
 
 pub(crate) type HostSpace<'m> = Space<'m, HostPlatform>;
 
-/// A machine under one strategy, with the handle of its first vCPU; it can give out the others.
-#[derive(Debug)]
-pub(crate) struct Site<T> {
-    pub(crate) technique: T,
-    machine: Machine,
-    vcpu: Vcpu,
-    /// What was in use at the start.
-    in_use: InUse,
+/// RAM of a machine for programs that populate `bytes`: its host memory. A 64th is the memory map, and tables
+/// take a 512th for each process that maps it.
+pub(crate) fn ram_for(bytes: u64) -> u64 {
+    (bytes + bytes / 8 + SPARE).next_multiple_of(Order::MAX.bytes())
 }
 
 /// Shootdowns, by cause.
@@ -45,6 +46,15 @@ pub(crate) struct Flushes {
 }
 
 impl Flushes {
+    /// Those on `machine` so far.
+    pub(crate) fn of(machine: &Machine) -> Self {
+        let events = machine.memory().frames().events();
+        let sum = |counter: fn(FlushCause) -> VmEvent| {
+            core::array::from_fn(|cause| events.sum(counter(FlushCause::ALL[cause])))
+        };
+        Self { shootdowns: sum(FlushCause::shootdowns), interrupts: sum(FlushCause::interrupts) }
+    }
+
     fn zip(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
         let zip = |own: [u64; _], other: [u64; _]| core::array::from_fn(|nth| f(own[nth], other[nth]));
         Self {
@@ -64,39 +74,50 @@ impl Flushes {
     }
 }
 
-/// RAM of a machine for programs that populate `bytes`: its host memory. A 64th is the memory map, and tables
-/// take a 512th for each process that maps it.
-pub(crate) fn ram_for(bytes: u64) -> u64 {
-    (bytes + bytes / 8 + SPARE).next_multiple_of(Order::MAX.bytes())
+/// A machine under one strategy, with the handle of its first vCPU; it can give out the others.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) machine: Machine,
+    pub(crate) vcpu: Vcpu,
+    /// What was in use at the start.
+    in_use: InUse,
+    /// Its swap device, if it has one.
+    pub(crate) device: Option<DeviceId>,
 }
 
-impl<T: Compared> Site<T> {
-    /// A machine with enough memory for programs that populate `bytes`, under `technique`.
-    pub(crate) fn new(technique: T, bytes: u64, cpus: usize, huge: HugeConfig) -> Result<Self, LabError> {
+/// The memcg of a program whose memory is limited.
+const LIMITED: &str = "limited";
+
+impl Site {
+    /// A machine with enough memory for programs that populate `bytes`.
+    pub(crate) fn new(
+        techniques: Techniques,
+        bytes: u64,
+        cpus: usize,
+        huge: HugeConfig,
+    ) -> Result<Self, LabError> {
         let ram = ram_for(bytes);
         check_available(ram)?;
         let host = HostConfig { large_pages: true, prefault: true, ..HostConfig::with_ram(ram).cpus(cpus) };
-        let techniques = technique.techniques();
         let config =
             MemoryConfig { techniques, huge, overcommit: Overcommit::Always, ..MemoryConfig::default() };
         let machine = Machine::new(&host, config)?;
         let vcpu = machine.vcpu(0)?;
         let in_use = vcpu.run(|| machine.memory().in_use());
-        Ok(Self { technique, machine, vcpu, in_use })
+        Ok(Self { machine, vcpu, in_use, device: None })
     }
 
-    /// One for each strategy.
-    pub(crate) fn for_each_strategy(bytes: u64, cpus: usize, folios: Folios) -> Result<Vec<Self>, LabError> {
-        T::ALL.iter().map(|&technique| Self::new(technique, bytes, cpus, folios.config())).collect()
-    }
-
-    pub(crate) fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
-    /// The first vCPU.
-    pub(crate) fn vcpu(&self) -> &Vcpu {
-        &self.vcpu
+    /// The same with the swap device that `make` makes.
+    pub(crate) fn with_swap<D: SwapDevice<HostPlatform>>(
+        mut self,
+        make: impl FnOnce(&Machine) -> Result<D, LabError>,
+    ) -> Result<Self, LabError> {
+        let device = self.run(|| {
+            let made = make(&self.machine)?;
+            self.machine.memory().swapon(made, SwapOnOptions::default()).map_err(LabError::SwapOn)
+        })?;
+        self.device = Some(device);
+        Ok(self)
     }
 
     /// Does kernel work on the first vCPU.
@@ -109,15 +130,52 @@ impl<T: Compared> Site<T> {
         Ok(self.run(|| self.machine.memory().create_space())?)
     }
 
-    /// Shootdowns so far.
-    pub(crate) fn flushes(&self) -> Flushes {
-        flushes_of(&self.machine)
+    /// Limits the memory of a space to which nothing is charged yet.
+    pub(crate) fn limit(&self, space: &HostSpace<'_>, bytes: u64) -> Result<(), LabError> {
+        self.run(|| {
+            let memcgs = self.machine.memory().memcgs();
+            let memcg = memcgs.lifecycle().create(MemcgId::ROOT, LIMITED).map_err(LabError::Memcg)?;
+            let _ = memcgs.files().set(memcg, Limit::Max, Some(bytes)).map_err(LabError::Memcg)?;
+            space.set_memcg(memcg).map_err(|error| LabError::Memcg(error.0))
+        })
     }
 
-    /// Ends an experiment that freed what it took. Returns what is not as it was, or should be.
+    /// The figures of the swap device.
+    pub(crate) fn swap(&self) -> Option<SwapReport> {
+        self.run(|| self.machine.memory().swap().devices().reports().next())
+    }
+
+    /// Returns what is not as it was, or should be, where everything was freed.
     pub(crate) fn findings(&self) -> Vec<String> {
         findings_of(&self.machine, self.in_use, self.run(|| self.machine.memory().in_use()))
     }
+
+    /// Ends the experiment, after all spaces have exited. Returns what is wrong.
+    pub(crate) fn end(self) -> Vec<String> {
+        let memory = self.machine.memory();
+        let mut findings = Vec::new();
+        if let Err(error) = self.run(|| swap_off(&self.machine, self.device))
+            && error != SwapOffError::NotOn
+        {
+            findings.push(format!("swapoff: {error}"));
+        }
+        if let Some(memcg) = memory.memcgs().tree().find(&format!("/{LIMITED}")) {
+            // A space that has exited drops its memcg when no reader can have it any more.
+            self.run(|| memory.frames().limbo().reap_all(&memory.platform().pin()));
+            if let Err(error) = self.run(|| memory.memcgs().lifecycle().remove(memcg)) {
+                findings.push(format!("the memcg: {error}"));
+            }
+            // A look may have to leave the end of the memcg to the next one.
+            (0..4).for_each(|_| self.run(|| memory.memcgs().lifecycle().sweep()));
+        }
+        findings.extend(self.findings());
+        findings
+    }
+}
+
+/// `swapoff` of the device, if there is one.
+pub(crate) fn swap_off(machine: &Machine, device: Option<DeviceId>) -> Result<(), SwapOffError> {
+    device.map_or(Ok(()), |device| machine.memory().swapoff(device, || true))
 }
 
 /// What is wrong on a machine of which `before` was in use, and is again.
@@ -127,13 +185,4 @@ pub(crate) fn findings_of(machine: &Machine, before: InUse, now: InUse) -> Vec<S
         findings.push(format!("before it {before:?}, after it {now:?}"));
     }
     findings
-}
-
-/// Shootdowns on `machine` so far.
-pub(crate) fn flushes_of(machine: &Machine) -> Flushes {
-    let events = machine.memory().frames().events();
-    let sum = |counter: fn(FlushCause) -> VmEvent| {
-        core::array::from_fn(|cause| events.sum(counter(FlushCause::ALL[cause])))
-    };
-    Flushes { shootdowns: sum(FlushCause::shootdowns), interrupts: sum(FlushCause::interrupts) }
 }

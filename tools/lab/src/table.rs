@@ -1,50 +1,42 @@
 //! Figures for people: one table a section.
 
-use crate::report::{Compared, Figure, Section};
+use crate::report::Section;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use std::fmt;
 
-impl<T: Compared> fmt::Display for Section<T> {
-    /// The heading and the table; `{:#}` with a bar for each ratio.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut table = Table::new();
-        table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-        let mut header = vec!["case".to_owned(), "metric".to_owned()];
-        header.extend(T::ALL.iter().map(|technique| technique.name().to_owned()));
-        header.push(format!("{} / {}", T::AFTER.name(), T::BEFORE.name()));
-        let with_linux = self.figures.iter().any(|figure| figure.linux.is_some());
-        if with_linux {
-            header.push("Linux".to_owned());
-        }
-        let columns = header.len();
-        table.set_header(header);
-        let mut case = "";
-        for figure in &self.figures {
-            let mut row = row(figure, figure.case == case, with_linux);
-            if let (true, Some(ratio)) = (f.alternate(), figure.ratio()) {
-                row[2 + T::ALL.len()] += &format!(" {}", bar(ratio));
-            }
-            table.add_row(row);
-            case = &figure.case;
-        }
-        for column in 2..columns {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        write!(f, "{}\n{table}", self.title)
+/// The heading and the table of a section, with a bar for each ratio where it is to be `drawn`.
+pub fn table(section: &Section, drawn: bool) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
+    let with_linux = section.figures.iter().any(|figure| figure.linux.is_some());
+    let ratio = format!("{} / {}", section.technique.after(), section.technique.before());
+    let mut header = vec!["case", "metric"];
+    header.extend(section.technique.strategies);
+    header.push(&ratio);
+    header.extend(with_linux.then_some("Linux"));
+    let columns = header.len();
+    table.set_header(header);
+    let mut case = "";
+    for figure in &section.figures {
+        // A case is named once, at its first figure.
+        let name = if figure.case == case { "" } else { &figure.case };
+        case = &figure.case;
+        let metric = format!("{}, {}", figure.metric.name.replace('_', " "), figure.metric.unit);
+        let mut row = vec![name.to_owned(), metric];
+        row.extend(figure.values.iter().copied().map(short));
+        row.push(match figure.ratio() {
+            Some(ratio) if drawn => format!("{ratio:.3} {}", bar(ratio)),
+            Some(ratio) => format!("{ratio:.3}"),
+            None => "-".to_owned(),
+        });
+        row.extend(with_linux.then(|| figure.linux.map_or_else(|| "-".to_owned(), short)));
+        table.add_row(row);
     }
-}
-
-/// One line. A case is named once, at its first figure.
-fn row<T: Compared>(figure: &Figure<T>, same_case: bool, with_linux: bool) -> Vec<String> {
-    let case = if same_case { String::new() } else { figure.case.clone() };
-    let mut row = vec![case, format!("{}, {}", figure.metric.name.replace('_', " "), figure.metric.unit)];
-    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), short);
-    row.extend(T::ALL.iter().map(|&technique| number(figure.of(technique))));
-    row.push(figure.ratio().map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")));
-    row.extend(with_linux.then(|| number(figure.linux)));
-    row
+    for column in 2..columns {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    format!("{}\n{table}", section.title)
 }
 
 /// Letters of a bar for a ratio of one; twice as many are the longest.
@@ -74,16 +66,23 @@ fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Metric;
-    use quire_frame::PcpTechnique;
-    use quire_space::GatherTechnique;
+    use crate::report::{Figure, Metric};
+    use crate::technique::GATHER;
+
+    fn text(linux: Option<f64>) -> String {
+        let figure = |name| Figure {
+            case: "a case".to_owned(),
+            metric: Metric::lower(name, "ns"),
+            values: vec![1234.56; 2],
+            linux,
+        };
+        let figures = vec![figure("one_thing"), figure("other")];
+        table(&Section { technique: &GATHER, title: "Title".to_owned(), figures }, false)
+    }
 
     #[test]
     fn a_section_names_each_case_once() {
-        let figure = |name| Figure::new("a case", Metric::lower(name, "ns"), |_: PcpTechnique| Some(1234.56));
-        let section =
-            Section { title: "Title".to_owned(), figures: vec![figure("one_thing"), figure("other")] };
-        let text = section.to_string();
+        let text = text(None);
         assert_eq!(text.lines().next(), Some("Title"));
         assert_eq!(text.matches("a case").count(), 1);
         assert!(text.contains("one thing, ns") && text.contains("1235") && text.contains("1.000"), "{text}");
@@ -91,11 +90,7 @@ mod tests {
 
     #[test]
     fn linux_has_a_column_where_it_has_figures() {
-        let figure = Figure::new("a case", Metric::lower("time", "ns"), |technique: GatherTechnique| {
-            (technique == GatherTechnique::Runs).then_some(5.0)
-        });
-        let text = |figure| Section { title: String::new(), figures: vec![figure] }.to_string();
-        let (without, with) = (text(figure.clone()), text(figure.with_linux(Some(77.0))));
+        let (without, with) = (text(None), text(Some(77.0)));
         assert!(without.contains("runs / pages") && !without.contains("Linux"), "{without}");
         assert!(with.contains("Linux") && with.contains("77.0"), "{with}");
     }

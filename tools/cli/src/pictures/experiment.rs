@@ -1,6 +1,6 @@
 //! What `quire lab --report` draws.
 
-use quire_lab::{Better, Compared, Figure, Record, Report, Section as Part};
+use quire_lab::{Better, Figure, Report, Section as Part};
 use quire_report::{Cell, Column, Drawing, Picture, Section, Unit};
 use serde_json::json;
 
@@ -9,47 +9,47 @@ const QUANTILES: [(&str, &str); 3] =
     [("_p50", "half take at most"), ("_p99", "99 in 100"), ("_p99_9", "999 in 1000")];
 
 /// The section of an experiment.
-pub(crate) fn experiment<T: Compared>(report: &Report<T>, verdict: Vec<String>) -> Section {
+pub(crate) fn experiment(report: &Report, verdict: Vec<String>) -> Section {
     let mut pictures = Vec::new();
     for (place, part) in report.sections.iter().enumerate() {
-        pictures.push(bars(part, &format!("{}-{}", report.experiment, place + 1)));
-        pictures.extend(quantiles(part, &format!("{}-{}-latency", report.experiment, place + 1)));
+        pictures.push(bars(part, &format!("{}-{}", report.technique.name, place + 1)));
+        pictures.extend(quantiles(part, &format!("{}-{}-latency", report.technique.name, place + 1)));
     }
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let provenance = [
-        ("Experiment", report.experiment.to_owned()),
+        ("Experiment", report.technique.name.to_owned()),
         ("Measured on", format!("Linux {}, {cpus} CPUs", release.trim())),
         ("Page made by", concat!("quire ", env!("CARGO_PKG_VERSION")).to_owned()),
     ];
     Section {
-        title: format!("Experiment {}", report.experiment),
+        title: format!("Experiment {}", report.technique.name),
         verdict: verdict.into_iter().chain(report.findings.iter().cloned()).collect(),
         pictures,
         provenance: provenance.map(|(what, value)| (what.to_owned(), value)).into(),
-        objects: Record::of(report).map(|record| json!(record)).collect(),
+        objects: report.records().map(|record| json!(record)).collect(),
     }
 }
 
 /// Before and after of every figure of a part.
-fn bars<T: Compared>(part: &Part<T>, name: &str) -> Picture {
+fn bars(part: &Part, name: &str) -> Picture {
     let with_linux = part.figures.iter().any(|figure| figure.linux.is_some());
     let mut columns = vec![
         Column::new("case", Unit::Text),
         Column::new("figure", Unit::Text),
-        Column::new(format!("before ({})", T::BEFORE.name()), Unit::Count),
-        Column::new(format!("after ({})", T::AFTER.name()), Unit::Count),
+        Column::new(format!("before ({})", part.technique.before()), Unit::Count),
+        Column::new(format!("after ({})", part.technique.after()), Unit::Count),
     ];
     if with_linux {
         columns.push(Column::new("Linux", Unit::Count));
     }
     columns.push(Column::new("unit", Unit::Text));
-    let row = |figure: &Figure<T>| {
+    let row = |figure: &Figure| {
         let better = match figure.metric.better {
             Better::Lower => "",
             Better::Higher => " (more is better)",
         };
-        let numbers = [figure.of(T::BEFORE), figure.of(T::AFTER)].into_iter();
+        let numbers = [figure.before(), figure.after()].into_iter().map(Some);
         let numbers = numbers.chain(with_linux.then_some(figure.linux));
         let mut row = vec![
             Cell::Text(figure.case.clone()),
@@ -73,16 +73,15 @@ fn bars<T: Compared>(part: &Part<T>, name: &str) -> Picture {
 }
 
 /// Measured quantiles, where a part has some: a row a case and strategy.
-fn quantiles<T: Compared>(part: &Part<T>, name: &str) -> Option<Picture> {
+fn quantiles(part: &Part, name: &str) -> Option<Picture> {
     let mut rows: Vec<(String, [Option<f64>; QUANTILES.len()])> = Vec::new();
     for figure in part.figures.iter().filter(|figure| figure.metric.unit == "us") {
         let found = QUANTILES.iter().enumerate().find_map(|(place, (ending, _))| {
             Some((place, figure.metric.name.strip_suffix(ending)?.replace('_', " ")))
         });
         let Some((place, what)) = found else { continue };
-        for &strategy in T::ALL {
-            let Some(value) = figure.of(strategy) else { continue };
-            let label = format!("{}, {what}, {}", figure.case, strategy.name());
+        for (strategy, value) in part.technique.strategies.iter().zip(&figure.values) {
+            let label = format!("{}, {what}, {}", figure.case, strategy);
             let row = match rows.iter().position(|(known, _)| *known == label) {
                 Some(row) => row,
                 None => {

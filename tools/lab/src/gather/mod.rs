@@ -4,48 +4,86 @@
 //! round in turn.
 
 mod builds;
-mod count;
 mod interrupts;
 mod teardown;
 
-pub use count::count;
-
+use crate::case::Case;
 use crate::error::LabError;
-use crate::experiment::{self, Progress};
-use crate::report::Report;
-use crate::scale::{GIB, MIB, scale};
-use quire_mm::space::GatherTechnique;
+use crate::experiment::{Experiment, Lab};
+use crate::folios::Folios;
+use crate::measured::measured;
+use crate::process::{Process, Quire};
+use crate::report::Metric;
+use crate::scale::{KIB, MIB};
+use crate::site::{Flushes, START, Site};
+use crate::technique::GATHER;
+use builds::Builds;
+use quire_arch::Order;
+use quire_mm::{Techniques, internals::FlushCause, thp::OrderSet};
 
-/// The experiment's name on the command line.
-pub const NAME: &str = "gather";
+/// Bytes of populated memory where nothing else is said.
+const BYTES: [u64; 3] = [256 * MIB, 64 * MIB, 8 * MIB];
+/// Bytes of memory that are unmapped at a time where it is unmapped in pieces.
+const PIECE: u64 = 64 * KIB;
 
-/// A machine under one strategy.
-type Site = crate::site::Site<GatherTechnique>;
+/// The experiment.
+pub(crate) const EXPERIMENT: Experiment = Experiment { technique: &GATHER, cases, count };
 
-scale! {
-    /// Bytes of populated memory that one `munmap` removes.
-    munmap_bytes: u64 = GIB, 128 * MIB, 8 * MIB;
-    /// Bytes of populated memory in the other cases.
-    other_bytes: u64 = 256 * MIB, 64 * MIB, 8 * MIB;
-    /// Rounds of each case.
-    rounds: usize = 11, 5, 1;
-    /// Times that the recording of a build is replayed in a round.
-    builds: usize = 20, 8, 1;
-    /// Rounds of these.
-    build_rounds: usize = 30, 5, 1;
-    /// Whether the host's controls of large folios may be set for Linux.
-    host_controls: bool = true, true, false;
+fn cases(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    teardown::parts(lab)?;
+    builds::part(lab)?;
+    interrupts::part(lab)
 }
 
-/// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
-/// are.
-///
-/// Where the process may, it sets the host's controls of large folios for as long as Linux is measured.
-///
-/// # Errors
-///
-/// It could not be carried out. What it finds wrong is in the report.
-pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report<GatherTechnique>, LabError> {
-    let others = [builds::part(scale), interrupts::part(scale)];
-    experiment::run(NAME, teardown::parts(scale).chain(others).collect(), progress)
+/// Adds all flushes and interrupts of each strategy, and those for each cause that there was.
+fn add_flushes(case: &mut Case, name: &str, unit: &'static str, counts: &[Flushes]) {
+    let mut add = |metric, value: &dyn Fn(&Flushes) -> u64| {
+        case.add(name, Metric::lower(metric, unit), counts.iter().map(|it| value(it) as f64).collect());
+    };
+    add("shootdowns", &|flushes| flushes.shootdowns.iter().sum());
+    add("interrupts", &|flushes| flushes.interrupts.iter().sum());
+    for (nth, cause) in FlushCause::ALL.iter().enumerate() {
+        if counts.iter().any(|flushes| flushes.shootdowns[nth] > 0) {
+            add(cause.shootdowns().name(), &|flushes| flushes.shootdowns[nth]);
+            add(cause.interrupts().name(), &|flushes| flushes.interrupts[nth]);
+        }
+    }
+}
+
+/// Does `exit`, `munmap` or `fork` on 16 MiB, or a `build`, in folios of `4k`, `32k`, `64k`, `2m` or `all`
+/// sizes, with a hyphen between, as in `exit-64k`.
+fn count(what: &str, techniques: Techniques, times: u64) -> Option<Result<(), LabError>> {
+    let (job, folios) = what.split_once('-')?;
+    let folios = match folios {
+        "4k" => Some(Folios::PAGES),
+        "32k" => Some(Folios::of(Order::ALL[3])),
+        "64k" => Some(Folios::of(Order::ALL[4])),
+        "2m" => Some(Folios::PMD),
+        "all" => None,
+        _ => return None,
+    };
+    match (job, folios) {
+        ("exit" | "munmap" | "fork", Some(folios)) => Some(count_on(job, techniques, folios, times)),
+        ("build", _) => {
+            let sizes = folios.map_or(OrderSet::ANONYMOUS, |folios| OrderSet::of(folios.order));
+            let builds = Builds::new(techniques, sizes.intersection(OrderSet::ANONYMOUS));
+            Some(builds.and_then(|builds| (0..times).try_for_each(|_| builds.run().map(|_| ()))))
+        }
+        _ => None,
+    }
+}
+
+fn count_on(job: &str, techniques: Techniques, folios: Folios, times: u64) -> Result<(), LabError> {
+    const BYTES: u64 = 16 * MIB;
+    let site = Site::new(techniques, BYTES, 1, folios.config())?;
+    for _ in 0..times {
+        let space = site.space()?;
+        Quire::new(&site, &space).populate(0, BYTES, 1, folios)?;
+        match job {
+            "exit" => site.run(|| measured(|| drop(space))),
+            "munmap" => site.run(|| measured(|| space.munmap(START, BYTES)))?,
+            _ => drop(site.run(|| measured(|| space.fork()))?),
+        }
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! Linux's controls of large folios, set for a while.
 
+use super::number;
 use crate::folios::Folios;
 use arrayvec::ArrayVec;
 use core::ffi::CStr;
@@ -17,7 +18,7 @@ type Word = ArrayVec<u8, 16>;
 /// Which files say whether a program may have folios of one size, and how many it got. Made before the
 /// process that uses it, since it allocates.
 #[derive(Debug)]
-pub(crate) struct Control(Option<Files>);
+pub(super) struct Control(Option<Files>);
 
 #[derive(Debug)]
 struct Files {
@@ -27,7 +28,7 @@ struct Files {
 
 impl Control {
     /// The control of `folios`.
-    pub(crate) fn of(folios: Folios) -> Self {
+    pub(super) fn of(folios: Folios) -> Self {
         let folder = format!("{FOLDER}/hugepages-{}kB", folios.bytes() / 1024);
         let name = |file: &str| CString::new(format!("{folder}/{file}")).ok();
         let files = || Some(Files { enabled: name("enabled")?, made: name("stats/anon_fault_alloc")? });
@@ -36,7 +37,7 @@ impl Control {
 
     /// Enables the size for all programs that ask for it, until the result is dropped: for as short as
     /// possible, since other programs on the host see it. `None` where that is not possible.
-    pub(crate) fn set(&self) -> Option<Set> {
+    pub(super) fn set(&self) -> Option<Set> {
         let Some(files) = &self.0 else { return Some(Set { enabled: None, made: None }) };
         let made = open_file(&files.made, OFlags::RDONLY)?;
         let file = open_file(&files.enabled, OFlags::RDWR)?;
@@ -57,7 +58,7 @@ fn open_file(path: &CStr, flags: OFlags) -> Option<OwnedFd> {
 
 /// A control that is set.
 #[derive(Debug)]
-pub(crate) struct Set {
+pub(super) struct Set {
     /// Held for its drop.
     #[expect(dead_code, reason = "restores the control when it is dropped")]
     enabled: Option<Enabled>,
@@ -66,12 +67,11 @@ pub(crate) struct Set {
 
 impl Set {
     /// Folios of the size that faults have made so far on the whole host. 0 for single pages.
-    pub(crate) fn made(&self) -> u64 {
+    pub(super) fn made(&self) -> u64 {
         let Some(file) = &self.made else { return 0 };
         let mut text = [0; 32];
         let len = pread(file, &mut text, 0).unwrap_or(0);
-        let digits = text[..len].iter().take_while(|byte| byte.is_ascii_digit());
-        digits.fold(0, |number, &digit| number * 10 + u64::from(digit - b'0'))
+        number(&text[..len])
     }
 }
 

@@ -10,35 +10,15 @@ mod memory;
 mod process;
 mod sharer;
 
-pub(crate) use controls::Control;
-pub(crate) use memory::Area;
-pub(crate) use process::OnHost;
+pub(crate) use process::rounds_on_host;
 
+use crate::error::LabError;
 use crate::host_memory::is_available;
+use crate::rounds::RoundFigures;
 use child::Child;
 use rustix::fd::OwnedFd;
 use rustix::io::{read, write};
 use rustix::pipe::pipe;
-use rustix::time::{ClockId, clock_gettime};
-
-/// What the process does in a round. It is made before the process is, and allocates nothing in a round.
-pub(crate) trait Work {
-    /// Does a round and returns its figures. `None` where Linux cannot do it: it has no such folios, does not
-    /// let us set its controls, or had no memory.
-    fn round(&mut self) -> Option<RoundFigures>;
-}
-
-/// The most figures that a round has.
-pub(crate) const FIGURES: usize = 6;
-/// The figures of a round. Unused ones are 0.
-pub(crate) type RoundFigures = [f64; FIGURES];
-
-/// Figures of which the first are `known`.
-pub(crate) fn round_figures<const KNOWN: usize>(known: [f64; KNOWN]) -> RoundFigures {
-    let mut result = [0.0; FIGURES];
-    result[..KNOWN].copy_from_slice(&known);
-    result
-}
 
 const RESULT: usize = size_of::<RoundFigures>();
 
@@ -54,8 +34,10 @@ pub(crate) struct Linux {
 }
 
 impl Linux {
-    /// Starts the process for `work`. `None` where the host cannot spare `memory` bytes.
-    pub(crate) fn start(memory: u64, mut work: impl Work) -> Option<Self> {
+    /// Starts the process, which does a round with each call of `round`. That allocates nothing, and returns
+    /// `None` where Linux cannot do it: it has no such folios, does not let us set its controls, or had no
+    /// memory. No process where the host cannot spare `memory` bytes.
+    pub(crate) fn start(memory: u64, mut round: impl FnMut() -> Option<RoundFigures>) -> Option<Self> {
         if !is_available(memory) {
             return None;
         }
@@ -65,7 +47,7 @@ impl Linux {
         let child = Child::fork(|| {
             // Otherwise it would wait for itself after this process has ended.
             drop(requests.take());
-            serve(&mut work, &requests_end, &results_end);
+            serve(&mut round, &requests_end, &results_end);
         })?;
         Some(Self { child, requests: requests?, results })
     }
@@ -90,16 +72,27 @@ impl Drop for Linux {
     }
 }
 
+/// The result of a call that returns 0 on success.
+fn done(result: i32) -> Result<(), LabError> {
+    if result == 0 { Ok(()) } else { Err(LabError::Linux) }
+}
+
+/// The number at the start of `text`, behind blanks.
+fn number(text: &[u8]) -> u64 {
+    let digits = text.trim_ascii_start().iter().take_while(|byte| byte.is_ascii_digit());
+    digits.fold(0, |number, &digit| number * 10 + u64::from(digit - b'0'))
+}
+
 /// The main loop of the process: rounds until it is told to end, or the requester is gone. It finishes its
 /// round and restores the controls also when that process panics or is killed.
-fn serve(work: &mut impl Work, requests: &OwnedFd, results: &OwnedFd) {
+fn serve(round: &mut impl FnMut() -> Option<RoundFigures>, requests: &OwnedFd, results: &OwnedFd) {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: no handler is installed.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     let mut request = [0];
     while matches!(read(requests, &mut request), Ok(1)) && request[0] == ROUND {
-        let result = work.round().unwrap_or([f64::NAN; FIGURES]);
+        let result = round().unwrap_or([f64::NAN; _]);
         let mut bytes = [0; RESULT];
         for (bytes, figure) in bytes.as_chunks_mut().0.iter_mut().zip(result) {
             *bytes = figure.to_ne_bytes();
@@ -110,41 +103,22 @@ fn serve(work: &mut impl Work, requests: &OwnedFd, results: &OwnedFd) {
     }
 }
 
-fn nanoseconds(clock: ClockId) -> u64 {
-    let time = clock_gettime(clock);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Nanoseconds that the calling thread was on a CPU.
-pub(crate) fn cpu_time() -> u64 {
-    nanoseconds(ClockId::ThreadCPUTime)
-}
-
-/// Nanoseconds on the clock that all processes share.
-pub(crate) fn now() -> u64 {
-    nanoseconds(ClockId::Monotonic)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[derive(Default)]
-    struct Count(u32);
-
-    impl Work for Count {
-        fn round(&mut self) -> Option<RoundFigures> {
-            self.0 += 1;
-            (self.0 < 3).then(|| round_figures([f64::from(self.0), 7.0]))
-        }
-    }
+    use crate::rounds::round_figures;
 
     #[test]
     fn the_process_keeps_its_state_from_round_to_round_until_it_cannot_go_on() {
-        let mut linux = Linux::start(0, Count::default()).expect("a process");
+        let mut count = 0;
+        let round = move || {
+            count += 1;
+            (count < 3).then(|| round_figures([f64::from(count), 7.0]))
+        };
+        let mut linux = Linux::start(0, round).expect("a process");
         assert_eq!(linux.round(), Some(round_figures([1.0, 7.0])));
         assert_eq!(linux.round(), Some(round_figures([2.0, 7.0])));
         assert_eq!(linux.round(), None);
-        assert!(Linux::start(u64::MAX, Count::default()).is_none(), "no host has so much memory");
+        assert!(Linux::start(u64::MAX, || None).is_none(), "no host has so much memory");
     }
 }

@@ -1,8 +1,9 @@
 //! Processes that share the memory of the one that measures, as threads do: they fault in one address space.
 
 use super::child::Child;
+use super::memory::map;
 use core::ffi::{c_int, c_void};
-use core::ptr::{NonNull, null_mut};
+use core::ptr::null_mut;
 
 /// Bytes of stack: the work makes few calls.
 const STACK: usize = 256 << 10;
@@ -31,7 +32,7 @@ pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()
     let starts: [Start<'_>; MOST] = core::array::from_fn(|nth| Start { work, number: nth + 1 });
     let mut started = true;
     for nth in 0..sharers.min(MOST) {
-        stacks[nth] = stack();
+        stacks[nth] = map(null_mut(), STACK, libc::MAP_PRIVATE);
         let Some(stack) = stacks[nth] else {
             started = false;
             break;
@@ -41,7 +42,7 @@ pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()
         let start: *const Start<'_> = &raw const starts[nth];
         // SAFETY: `run` gets a start and a stack that stay until it has ended: it is waited for below.
         let pid = unsafe {
-            libc::clone(run, top.as_ptr(), libc::CLONE_VM | libc::SIGCHLD, start.cast_mut().cast())
+            libc::clone(run, top.as_ptr().cast(), libc::CLONE_VM | libc::SIGCHLD, start.cast_mut().cast())
         };
         children[nth] = Child::made(pid);
         if children[nth].is_none() {
@@ -61,17 +62,10 @@ pub(crate) fn beside(sharers: usize, work: &(dyn Fn(usize) + Sync)) -> Option<()
         }
         if let Some(stack) = stack {
             // SAFETY: no process runs on it any more.
-            unsafe { libc::munmap(stack.as_ptr(), STACK) };
+            unsafe { libc::munmap(stack.as_ptr().cast(), STACK) };
         }
     }
     started.then_some(())
-}
-
-fn stack() -> Option<NonNull<c_void>> {
-    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory anywhere.
-    let mapped = unsafe { libc::mmap(null_mut(), STACK, access, flags, -1, 0) };
-    if mapped == libc::MAP_FAILED { None } else { NonNull::new(mapped) }
 }
 
 #[cfg(test)]

@@ -1,24 +1,25 @@
 //! A garbage collector that moves objects by moving their pages: one thread moves regions back and forth
 //! while others fault in memory of their own. No fault may wait for a move.
 
-use super::Scale;
-use crate::contest::{Job, Outcome, Terms};
+use super::ROUNDS;
+use crate::case::Terms;
+use crate::clock::now;
 use crate::crew::{StartLine, pause};
-use crate::experiment::{Measured, Part};
+use crate::error::LabError;
+use crate::experiment::Lab;
 use crate::folios::{Folios, pages};
-use crate::linux::{RoundFigures, now};
-use crate::process::Process;
+use crate::process::{Job, Process};
 use crate::report::Metric;
-use crate::rounds::Series;
-use crate::scale::GIB;
+use crate::rounds::{RoundFigures, Series};
+use crate::scale::{GIB, MIB};
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use quire_arch::{Access, PAGE_SIZE};
-use quire_space::RemapTechnique;
 
-/// Threads that fault.
-const FAULTING: [usize; 2] = [1, 3];
+/// Bytes of each region that moves.
+const REGION: [u64; 3] = [64 * MIB, 16 * MIB, 2 * MIB];
+/// Bytes that each other thread faults in meanwhile.
+const FAULT_BYTES: [u64; 3] = [128 * MIB, 16 * MIB, 4 * MIB];
 const REGIONS: u64 = 4;
-const WARM_UP: usize = 1;
 /// Between one region and the next, and one thread's memory and the next: no table is shared.
 const APART: u64 = GIB;
 /// The other place of the first region: aligned as the first, to 2 MiB only.
@@ -54,7 +55,11 @@ struct Board {
 
 impl Board {
     /// Moves until the others are done. `work` gets both places of a region.
-    fn collect<E>(&self, faulting: usize, mut work: impl FnMut(u64, u64) -> Result<(), E>) -> Result<(), E> {
+    fn collect(
+        &self,
+        faulting: usize,
+        mut work: impl FnMut(u64, u64) -> Result<(), LabError>,
+    ) -> Result<(), LabError> {
         let mut result = Ok(());
         while result.is_ok() && self.done.load(Ordering::Acquire) < faulting {
             for (from, to) in [(0, OTHER), (OTHER, 0)] {
@@ -74,7 +79,7 @@ impl Board {
     }
 
     /// Faults `count` pages in, from the first move on.
-    fn fault<E>(&self, count: u64, mut touch: impl FnMut(u64) -> Result<(), E>) -> Result<(), E> {
+    fn fault(&self, count: u64, mut touch: impl FnMut(u64) -> Result<(), LabError>) -> Result<(), LabError> {
         let (mut longest, mut time, mut inside, mut result) = (0, 0, 0, Ok(()));
         let mut attempt = 0;
         while self.moving.load(Ordering::Acquire) == 0 {
@@ -119,71 +124,58 @@ impl Board {
 }
 
 /// The pattern, with so many threads that fault.
-#[derive(Clone, Debug)]
-struct Collector {
-    faulting: usize,
-    scale: Scale,
-    /// The regions are there.
-    populated: bool,
-}
-
-impl Job for Collector {
-    fn area(&self) -> u64 {
-        AREA
-    }
-
-    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error> {
-        let Self { faulting, scale, populated } = *self;
+fn collector(faulting: usize, region: u64, bytes: u64) -> impl Job + Clone {
+    let mut populated = false;
+    let own = |thread: usize| OWN + thread as u64 * APART;
+    move |process: &mut dyn Process| {
         if !populated {
-            (0..REGIONS)
-                .try_for_each(|region| process.populate(region * APART, scale.region, 1, Folios::PAGES))?;
-            self.populated = true;
+            (0..REGIONS).try_for_each(|nth| process.populate(nth * APART, region, 1, Folios::PAGES))?;
+            populated = true;
         }
-        let own = |thread: usize| OWN + thread as u64 * APART;
-        (0..faulting).try_for_each(|thread| process.map(own(thread), scale.fault_bytes))?;
+        (0..faulting).try_for_each(|thread| process.map(own(thread), bytes))?;
         let (line, board) = (StartLine::new(1 + faulting), Board::default());
         let flushes = process.flushes();
         process.together(1 + faulting, &|thread, process| {
             line.wait(1);
             if thread == 0 {
-                board.collect(faulting, |from, to| process.relocate(from, scale.region, to))
+                board.collect(faulting, |from, to| process.relocate(from, region, to))
             } else {
-                board.fault(pages(scale.fault_bytes), |page| {
+                board.fault(pages(bytes), |page| {
                     process.touch(own(thread - 1) + page * PAGE_SIZE, PAGE_SIZE, 1, Access::Write)
                 })
             }
         })?;
         let flushes = process.flushes().since(flushes);
-        (0..faulting).try_for_each(|thread| process.unmap(own(thread), scale.fault_bytes))?;
+        (0..faulting).try_for_each(|thread| process.unmap(own(thread), bytes))?;
         Ok(board.round_figures(flushes.shootdowns.iter().sum()))
     }
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, RemapTechnique> {
-    Part::new(
-        "A collector moves regions while other threads fault in memory of their own",
-        FAULTING,
-        |&faulting| {
-            let mib = scale.region >> 20;
-            let (plural, singular) = if faulting == 1 { ("", "s") } else { ("s", "") };
-            format!("regions of {mib} MiB move while {faulting} thread{plural} fault{singular}")
-        },
-        |name, faulting| {
-            let bytes = REGIONS * scale.region + faulting as u64 * scale.fault_bytes;
-            let terms =
-                Terms { cpus: 2 + faulting, warm_up: WARM_UP, ..Terms::pages(bytes, scale.other_rounds) };
-            let outcome = Outcome::of(terms, &Collector { faulting, scale: *scale, populated: false })?;
-            let figures = [
-                outcome.figure(name, PAUSE, 0, Series::max),
-                outcome.figure(name, PAUSE_OF_ROUND, 0, Series::median),
-                outcome.figure(name, FAULT, 1, Series::median),
-                outcome.figure(name, INSIDE, 2, Series::median),
-                outcome.figure(name, FIRST, 4, Series::median),
-                outcome.figure(name, MOVE, 3, Series::median),
-                outcome.own_figure(name, SHOOTDOWNS, 5, Series::median),
-                outcome.ratio(name, 3),
-            ];
-            Ok(Measured::new(figures, outcome.findings))
-        },
-    )
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    let (region, bytes) = (lab.scale.of(REGION), lab.scale.of(FAULT_BYTES));
+    lab.part("A collector moves regions while other threads fault in memory of their own");
+    for (faulting, who) in [(1, "thread faults"), (3, "threads fault")] {
+        let name = format!("regions of {} MiB move while {faulting} {who}", region / MIB);
+        lab.case(&name, |case, name| {
+            let memory = REGIONS * region + faulting as u64 * bytes;
+            let terms = Terms { cpus: 2 + faulting, ..Terms::warm(memory, case.scale.of(ROUNDS)) };
+            let outcome = case.on_both(terms, AREA, &collector(faulting, region, bytes))?;
+            case.rows(
+                name,
+                &outcome,
+                &[
+                    (PAUSE, 0, Series::max),
+                    (PAUSE_OF_ROUND, 0, Series::median),
+                    (FAULT, 1, Series::median),
+                    (INSIDE, 2, Series::median),
+                    (FIRST, 4, Series::median),
+                    (MOVE, 3, Series::median),
+                ],
+            );
+            case.own_rows(name, &outcome, &[(SHOOTDOWNS, 5, Series::median)]);
+            case.ratio(name, &outcome, 3);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }

@@ -1,15 +1,16 @@
 //! Blocks that are only allocated and freed: pairs, bulk, shuffled and remote frees, of orders 0, 3 and 9.
 
-use super::Scale;
 use super::comparison::{Comparison, Round, Workload};
+use super::{BLOCK_RAM, SEED};
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::Lab;
 use crate::harness::{Case, Load, round};
 use crate::machine::{Machine, MachineSpec};
 use crate::quire::{PinEach, PinHeld};
 use quire_arch::{Order, PAGE_SIZE};
-use quire_frame::PcpTechnique;
 
+/// Rounds of each case.
+const ROUNDS: [usize; 3] = [60, 7, 2];
 /// Single pages, the largest order of the posted lists, and huge pages.
 const ORDERS: [Order; 3] = [Order::ALL[0], Order::ALL[3], Order::ALL[9]];
 const THREADS: [usize; 2] = [1, 2];
@@ -39,16 +40,6 @@ enum Variant {
     PastBudget,
 }
 
-impl Variant {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Plain => "",
-            Self::PinEach => ", a pin each",
-            Self::PastBudget => ", past the budget",
-        }
-    }
-}
-
 impl Workload for Blocks {
     fn round(&mut self, machine: &Machine, number: usize) -> Result<Round, LabError> {
         let load = Load { seed: self.load.seed ^ number as u64, ..self.load };
@@ -67,50 +58,56 @@ impl Workload for Blocks {
     }
 }
 
-/// Everything that is run: the case with its variant, the order and the threads.
-fn all() -> impl Iterator<Item = (Case, Variant, Order, usize)> {
-    let others = [
-        (Case::Pairs, Variant::PinEach),
-        (Case::Bulk, Variant::PastBudget),
-        (Case::Shuffled, Variant::PastBudget),
-    ];
-    let kinds = Case::ALL.into_iter().map(|case| (case, Variant::Plain)).chain(others);
-    kinds
-        .flat_map(|(case, variant)| ORDERS.into_iter().map(move |order| (case, variant, order)))
-        .flat_map(|(case, variant, order)| {
-            THREADS.into_iter().map(move |threads| (case, variant, order, threads))
-        })
-        .filter(|&(case, _, _, threads)| case.runs_with(threads))
+/// Each case with its variants, and what these add to its name.
+const VARIANTS: [(Case, Variant, &str); 7] = [
+    (Case::Pairs, Variant::Plain, ""),
+    (Case::Bulk, Variant::Plain, ""),
+    (Case::Shuffled, Variant::Plain, ""),
+    (Case::Remote, Variant::Plain, ""),
+    (Case::Pairs, Variant::PinEach, ", a pin each"),
+    (Case::Bulk, Variant::PastBudget, ", past the budget"),
+    (Case::Shuffled, Variant::PastBudget, ", past the budget"),
+];
+
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    lab.part("Blocks: ns for each operation; lock takes for 1000 allocations");
+    for (kind, variant, text) in VARIANTS {
         // The bound on the number of blocks keeps small ones inside the budget.
-        .filter(|&(_, variant, order, _)| variant != Variant::PastBudget || order == Order::PMD)
+        let orders = if variant == Variant::PastBudget { &ORDERS[2..] } else { &ORDERS };
+        for &order in orders {
+            for threads in THREADS.into_iter().filter(|&threads| kind.runs_with(threads)) {
+                let plural = if threads == 1 { "" } else { "s" };
+                let name = format!("{} order {order}, {threads} thread{plural}{text}", kind.name());
+                blocks(lab, &name, (kind, variant), (order, threads))?;
+            }
+        }
+    }
+    Ok(())
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
-    Part::new(
-        "Blocks: ns for each operation; lock takes for 1000 allocations",
-        all(),
-        |&(case, variant, order, threads)| {
-            let plural = if threads == 1 { "" } else { "s" };
-            format!("{} order {order}, {threads} thread{plural}{}", case.name(), variant.name())
-        },
-        |name, (case, variant, order, threads)| {
-            let frames = scale.block_ram / PAGE_SIZE;
-            let load = match variant {
-                Variant::PastBudget => Load::exceeding(frames, order, threads, scale.seed),
-                Variant::Plain | Variant::PinEach => Load::fitting(frames, order, threads, scale.seed),
-            };
-            let pin_each = variant == Variant::PinEach;
-            let rounds = if case == Case::Pairs { scale.block_rounds * SHORT } else { scale.block_rounds };
-            let comparison = Comparison::run(MachineSpec::new(scale.block_ram, threads), rounds, |_| {
-                Ok(Blocks { case, load, pin_each })
-            })?;
-            let whole = (case.parts().len() > 1).then_some(&WHOLE);
-            let mut figures = Vec::new();
-            for (part, what) in case.parts().iter().chain(whole).enumerate() {
-                figures.extend(comparison.times(&format!("{name}: {what}"), part));
-            }
-            figures.extend(comparison.costs(name));
-            Ok(Measured::new(figures, comparison.outcome.findings))
-        },
-    )
+fn blocks(
+    lab: &mut Lab<'_>,
+    name: &str,
+    (kind, variant): (Case, Variant),
+    (order, threads): (Order, usize),
+) -> Result<(), LabError> {
+    lab.case(name, |case, name| {
+        let ram = case.scale.of(BLOCK_RAM);
+        let frames = ram / PAGE_SIZE;
+        let load = match variant {
+            Variant::PastBudget => Load::exceeding(frames, order, threads, SEED),
+            Variant::Plain | Variant::PinEach => Load::fitting(frames, order, threads, SEED),
+        };
+        let pin_each = variant == Variant::PinEach;
+        let rounds = case.scale.of(ROUNDS) * if kind == Case::Pairs { SHORT } else { 1 };
+        let comparison = Comparison::run(case, MachineSpec::new(ram, threads), rounds, |_| {
+            Ok(Blocks { case: kind, load, pin_each })
+        })?;
+        let whole = (kind.parts().len() > 1).then_some(&WHOLE);
+        for (part, what) in kind.parts().iter().chain(whole).enumerate() {
+            comparison.add_times(case, &format!("{name}: {what}"), part);
+        }
+        comparison.add_costs(case, name);
+        Ok(())
+    })
 }

@@ -3,19 +3,20 @@
 //! Each file takes an inode, a directory entry and page-cache folios, as a file system with large folios
 //! does. A burst is freed between rounds, untimed, down to empty lists.
 
-use super::Scale;
 use super::comparison::{Comparison, Round, Workload, timed_on_cpus};
+use super::{OBJECT_RAM, SEED};
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::Lab;
 use crate::machine::{Machine, MachineSpec};
 use crate::objects::{Object, Objects};
 use crate::quire::LAB;
 use fastrand::Rng;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
-use quire_frame::{AllocRequest, Migratetype, PcpTechnique};
+use quire_frame::{AllocRequest, Migratetype};
 use quire_host::HostPlatform;
 
 const THREADS: usize = 2;
+const ROUNDS: [usize; 3] = [8, 3, 1];
 const INODE: usize = 1024;
 const DENTRY: usize = 192;
 /// Out of a hundred files, how many are cached in a folio of which order.
@@ -38,9 +39,9 @@ struct Taken {
 }
 
 impl Burst {
-    fn new(machine: &Machine, scale: &Scale) -> Result<Self, LabError> {
-        let mut random = Rng::with_seed(scale.seed);
-        let share = (scale.object_ram as f64 / PAGE_SIZE as f64 * PART_OF_RAM) as u64 / THREADS as u64;
+    fn new(machine: &Machine, ram: u64) -> Result<Self, LabError> {
+        let mut random = Rng::with_seed(SEED);
+        let share = (ram as f64 / PAGE_SIZE as f64 * PART_OF_RAM) as u64 / THREADS as u64;
         let mut pages = 0;
         let mut files = Vec::new();
         while pages < share {
@@ -124,12 +125,14 @@ impl Workload for Burst {
     }
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
-    let title = "Burst of allocations, 2 threads: ns for each allocation; lock takes for 1000";
-    Part::single(title, "file-creation burst", |name| {
-        let spec = MachineSpec { backed: true, ..MachineSpec::new(scale.object_ram, THREADS) };
-        let comparison = Comparison::run(spec, scale.burst_rounds, |machine| Burst::new(machine, scale))?;
-        let figures: Vec<_> = comparison.times(name, 0).chain(comparison.costs(name)).collect();
-        Ok(Measured::new(figures, comparison.outcome.findings))
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    lab.part("Burst of allocations, 2 threads: ns for each allocation; lock takes for 1000");
+    lab.case("file-creation burst", |case, name| {
+        let (ram, rounds) = (case.scale.of(OBJECT_RAM), case.scale.of(ROUNDS));
+        let spec = MachineSpec { backed: true, ..MachineSpec::new(ram, THREADS) };
+        let comparison = Comparison::run(case, spec, rounds, |machine| Burst::new(machine, ram))?;
+        comparison.add_times(case, name, 0);
+        comparison.add_costs(case, name);
+        Ok(())
     })
 }

@@ -1,20 +1,18 @@
 //! One workload under every strategy, round by round in turn.
 
-use crate::contest::Outcome;
+use crate::case::{Case, Outcome};
 use crate::crew::on_threads;
 use crate::error::LabError;
-use crate::experiment::found_by;
-use crate::linux::{FIGURES, RoundFigures};
 use crate::machine::{Counts, Machine, MachineSpec};
-use crate::report::{Figure, Metric};
-use crate::rounds::Series;
-use quire_frame::{FrameConfig, PcpTechnique};
+use crate::report::Metric;
+use crate::rounds::{RoundFigures, Series, round_figures};
+use quire_frame::FrameConfig;
 use std::time::Instant;
 
 /// Rounds before those that count: the lists tune themselves, and the tuned state is measured.
 const WARM_UP: usize = 3;
 /// The most parts that a round has; counts follow them.
-const PARTS: usize = FIGURES - 3;
+const PARTS: usize = 3;
 
 const TIME_COLD: Metric = Metric::lower("time_cold", "ns");
 pub(super) const TAKES: Metric = Metric::lower("zone_lock_takes", "per 1000");
@@ -69,7 +67,7 @@ pub(super) fn slowest(threads: Vec<(Result<(), LabError>, f64)>) -> Result<f64, 
 impl Round {
     /// The parts, then counts for each thousand of the operations.
     fn figures(&self) -> RoundFigures {
-        let mut figures = RoundFigures::default();
+        let mut figures = round_figures([]);
         figures[..self.figures.len()].copy_from_slice(&self.figures);
         let counts = [self.counts.takes, self.counts.contended, self.counts.slabs];
         for (figure, count) in figures[PARTS..].iter_mut().zip(counts) {
@@ -82,57 +80,55 @@ impl Round {
 /// A workload's figures under every strategy.
 #[derive(Debug)]
 pub(super) struct Comparison {
-    pub(super) outcome: Outcome<PcpTechnique>,
+    pub(super) outcome: Outcome,
     /// The most base pages that the CPUs' lists held.
-    held: Vec<(PcpTechnique, u64)>,
+    held: Vec<u64>,
 }
 
 impl Comparison {
     /// Runs `rounds` rounds of what `make` makes, on a machine for each strategy.
     pub(super) fn run<W: Workload>(
+        case: &mut Case,
         spec: MachineSpec,
         rounds: usize,
         make: impl Fn(&Machine) -> Result<W, LabError>,
     ) -> Result<Self, LabError> {
-        let mut subjects = Vec::new();
-        for technique in PcpTechnique::COMPARED {
-            let frames = FrameConfig { pcp: technique, ..spec.frames };
+        let mut subjects = case.made(|techniques| {
+            let frames = FrameConfig { pcp: techniques.pcp, ..spec.frames };
             let machine = Machine::new(MachineSpec { frames, ..spec })?;
             let workload = make(&machine)?;
             let free = machine.free_when_drained();
-            subjects.push((technique, (machine, workload, free)));
-        }
+            Ok((machine, workload, free))
+        })?;
         let rounds = (WARM_UP, rounds);
-        let round = |(machine, workload, _): &mut (Machine, W, u64), number| {
+        let outcome = Outcome::in_rounds(&mut subjects, None, rounds, |(machine, workload, _), number| {
             Ok(workload.round(machine, number)?.figures())
-        };
-        let mut outcome = Outcome::in_rounds(&mut subjects, &mut None, rounds, round)?;
+        })?;
         let mut held = Vec::new();
-        for (technique, (machine, mut workload, free)) in subjects {
+        for (nth, (machine, mut workload, free)) in subjects.into_iter().enumerate() {
             workload.end(&machine);
-            held.push((technique, machine.peak_held()));
-            outcome.findings.extend(found_by(technique, machine.findings(free)));
+            held.push(machine.peak_held());
+            case.found(nth, machine.findings(free));
         }
         Ok(Self { outcome, held })
     }
 
-    /// The times of one part.
-    pub(super) fn times(&self, case: &str, part: usize) -> impl Iterator<Item = Figure> {
-        let times = self.outcome.times(case, Metric::times("ns"), part);
-        times.into_iter().chain([self.outcome.cold(case, TIME_COLD, part)])
+    /// Adds the times of one part.
+    pub(super) fn add_times(&self, case: &mut Case, name: &str, part: usize) {
+        case.times(name, &self.outcome, Metric::times("ns"), part);
+        case.add(name, TIME_COLD, self.outcome.cold(part));
     }
 
-    /// Blocks that slabs took.
-    pub(super) fn blocks(&self, case: &str, metric: Metric) -> Figure {
-        self.outcome.own_figure(case, metric, PARTS + 2, Series::mean)
+    /// Adds the blocks that slabs took.
+    pub(super) fn add_blocks(&self, case: &mut Case, name: &str, metric: Metric) {
+        case.own_rows(name, &self.outcome, &[(metric, PARTS + 2, Series::mean)]);
     }
 
-    /// The figures of the zone lock and of the lists.
-    pub(super) fn costs(&self, case: &str) -> [Figure; 3] {
-        [
-            self.outcome.own_figure(case, TAKES, PARTS, Series::mean),
-            self.outcome.own_figure(case, CONTENDED, PARTS + 1, Series::mean),
-            Figure::of_each(case, PEAK_HELD, &self.held, |&pages| pages as f64 * 4.0),
-        ]
+    /// Adds the figures of the zone lock and of the lists.
+    pub(super) fn add_costs(&self, case: &mut Case, name: &str) {
+        let locks =
+            [(TAKES, PARTS, Series::mean as fn(&Series) -> f64), (CONTENDED, PARTS + 1, Series::mean)];
+        case.own_rows(name, &self.outcome, &locks);
+        case.of_each(name, &self.held, &[(PEAK_HELD, &|&pages| pages as f64 * 4.0)]);
     }
 }

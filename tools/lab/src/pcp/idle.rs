@@ -3,13 +3,13 @@
 //! Two CPUs allocate and free blocks until their lists are as large as they become. Then both stop, and only
 //! the clock of the lists ticks.
 
-use super::Scale;
+use super::{BLOCK_RAM, SEED};
 use crate::error::LabError;
-use crate::experiment::{Measured, Part, for_each_strategy};
+use crate::experiment::Lab;
 use crate::harness::{Case, Load, round};
 use crate::machine::{Machine, MachineSpec};
 use crate::quire::PinHeld;
-use crate::report::{Figure, Metric};
+use crate::report::Metric;
 use quire_arch::{Order, PAGE_SIZE};
 use quire_frame::{FrameConfig, FramePcp, PcpTechnique};
 use quire_host::HostPlatform;
@@ -25,42 +25,49 @@ const BUSY: Metric = Metric::lower("held_when_work_ends", "KiB");
 const TICK: Metric = Metric::lower("held_after_2_ticks", "KiB");
 const TICKS: Metric = Metric::lower("ticks_to_empty", "ticks");
 
-/// What a strategy's lists held.
-struct Outcome {
+/// What a strategy's lists held: when work ended, and after two ticks; and the ticks until they were empty.
+#[derive(Default)]
+struct Held {
     busy: u64,
     after_two: u64,
     ticks: u32,
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
-    Part::single("Memory on the lists of 2 CPUs that go idle", "idle CPUs", |name| {
-        let (outcomes, findings) = for_each_strategy(|technique| idle(scale, technique))?;
-        let figures = [
-            Figure::of_each(name, BUSY, &outcomes, |outcome| outcome.busy as f64 * 4.0),
-            Figure::of_each(name, TICK, &outcomes, |outcome| outcome.after_two as f64 * 4.0),
-            Figure::of_each(name, TICKS, &outcomes, |outcome| f64::from(outcome.ticks)),
-        ];
-        Ok(Measured::new(figures, findings))
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    lab.part("Memory on the lists of 2 CPUs that go idle");
+    lab.case("idle CPUs", |case, name| {
+        let ram = case.scale.of(BLOCK_RAM);
+        let all = case.each(|techniques| idle(ram, techniques.pcp))?;
+        case.of_each(
+            name,
+            &all,
+            &[
+                (BUSY, &|held: &Held| held.busy as f64 * 4.0),
+                (TICK, &|held: &Held| held.after_two as f64 * 4.0),
+                (TICKS, &|held: &Held| f64::from(held.ticks)),
+            ],
+        );
+        Ok(())
     })
 }
 
-fn idle(scale: &Scale, technique: PcpTechnique) -> Result<(Outcome, Vec<String>), LabError> {
-    let frames = FrameConfig { pcp: technique, ..FrameConfig::default() };
-    let machine = Machine::new(MachineSpec { frames, ..MachineSpec::new(scale.block_ram, CPUS) })?;
+fn idle(ram: u64, pcp: PcpTechnique) -> Result<(Held, Vec<String>), LabError> {
+    let frames = FrameConfig { pcp, ..FrameConfig::default() };
+    let machine = Machine::new(MachineSpec { frames, ..MachineSpec::new(ram, CPUS) })?;
     let free = machine.free_when_drained();
     for number in 0..ROUNDS {
         for order in [Order::ZERO, Order::ALL[3], Order::PMD] {
-            let load = Load::fitting(scale.block_ram / PAGE_SIZE, order, CPUS, scale.seed ^ number);
+            let load = Load::fitting(ram / PAGE_SIZE, order, CPUS, SEED ^ number);
             round(&PinHeld(&machine), Case::Bulk, load)?;
         }
     }
-    let mut outcome = Outcome { busy: machine.held(), after_two: 0, ticks: 0 };
-    while machine.held() > 0 && outcome.ticks < MOST_TICKS {
+    let mut held = Held { busy: machine.held(), ..Held::default() };
+    while machine.held() > 0 && held.ticks < MOST_TICKS {
         machine.pinned_on(0, |pin| machine.frames().pcp().age_lists(pin));
         machine.on_cpu(0, || machine.frames().pcp().give_back_in_portions());
-        outcome.ticks += 1;
-        if outcome.ticks == 2 {
-            outcome.after_two = machine.held();
+        held.ticks += 1;
+        if held.ticks == 2 {
+            held.after_two = machine.held();
         }
     }
     let mut findings = Vec::new();
@@ -68,5 +75,5 @@ fn idle(scale: &Scale, technique: PcpTechnique) -> Result<(Outcome, Vec<String>)
         findings.push(format!("the lists hold {} frames after {MOST_TICKS} ticks", machine.held()));
     }
     findings.extend(machine.findings(free));
-    Ok((outcome, findings))
+    Ok((held, findings))
 }

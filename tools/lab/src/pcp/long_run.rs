@@ -5,18 +5,23 @@
 //! unmovable allocations. So their number is measured beside the attempts: each such block could be made a
 //! huge page.
 
-use super::Scale;
+use super::SEED;
 use super::comparison::{CONTENDED, PEAK_HELD, TAKES};
 use super::traffic::Traffic;
 use crate::error::LabError;
-use crate::experiment::{Measured, Part, for_each_strategy};
+use crate::experiment::Lab;
 use crate::machine::{Counts, Machine, MachineSpec};
 use crate::quire::LAB;
-use crate::report::{Figure, Metric};
+use crate::report::Metric;
+use crate::scale::{GIB, MIB};
 use quire_arch::{Order, Pin};
-use quire_frame::{AllocRequest, FrameConfig, Migratetype, PcpTechnique};
+use quire_frame::{AllocRequest, FrameConfig, Migratetype};
 use quire_host::HostPlatform;
 
+/// RAM in bytes.
+const RAM: [u64; 3] = [GIB, 128 * MIB, 64 * MIB];
+/// Simulated seconds.
+const SECONDS: [u64; 3] = [3600, 300, 30];
 const CPUS: usize = 2;
 /// One of so many attempts is made with effort as well, which drains the lists where no block is free.
 const EFFORT_EVERY: u64 = 30;
@@ -29,8 +34,8 @@ const EMPTIABLE: Metric = Metric::higher("movable_page_blocks", "%");
 const UNUSABLE: Metric = Metric::lower("order9_unusable_free", "%");
 
 /// The figures of a run.
-#[derive(Default)]
-struct Outcome {
+#[derive(Default, PartialEq, Debug)]
+struct Life {
     /// Attempts at a huge page, one a second.
     attempts: u64,
     /// Those that succeeded without effort.
@@ -48,43 +53,42 @@ struct Outcome {
     held: u64,
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
-    let seconds = scale.traffic_seconds;
-    Part::new(
-        format!("{seconds} simulated seconds of traffic at {} % use; lock takes for 1000", USE * 100.0),
-        [true, false],
-        |&grouping| if grouping { "long run" } else { "long run without mobility grouping" }.to_owned(),
-        |name, grouping| {
-            let (outcomes, findings) = for_each_strategy(|technique| simulate(scale, technique, grouping))?;
-            let figure =
-                |metric, value: &dyn Fn(&Outcome) -> f64| Figure::of_each(name, metric, &outcomes, value);
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    let (ram, seconds) = (lab.scale.of(RAM), lab.scale.of(SECONDS));
+    let use_ = USE * 100.0;
+    lab.part(format!("{seconds} simulated seconds of traffic at {use_} % use; lock takes for 1000"));
+    for (name, ignore_mobility) in [("long run", false), ("long run without mobility grouping", true)] {
+        lab.case(name, |case, name| {
+            let lives = case.each(|techniques| {
+                let pcp = techniques.pcp;
+                simulate(ram, seconds, FrameConfig { pcp, ignore_mobility, ..FrameConfig::default() })
+            })?;
             let percent = |part: f64, count: u64| part * 100.0 / count.max(1) as f64;
-            let per_thousand = |count: u64, run: &Outcome| count as f64 * 1000.0 / run.allocated as f64;
-            let figures = [
-                figure(SUCCESS, &|run| percent(run.at_once as f64, run.attempts)),
-                figure(WITH_EFFORT, &|run| percent(run.with_effort as f64, run.efforts)),
-                figure(EMPTIABLE, &|run| percent(run.emptiable, run.attempts)),
-                figure(UNUSABLE, &|run| percent(run.unusable, run.attempts)),
-                figure(TAKES, &|run| per_thousand(run.counts.takes, run)),
-                figure(CONTENDED, &|run| per_thousand(run.counts.contended, run)),
-                figure(PEAK_HELD, &|run| run.held as f64 * 4.0),
-            ];
-            Ok(Measured::new(figures, findings))
-        },
-    )
+            let a_thousand = |count: u64, life: &Life| count as f64 * 1000.0 / life.allocated as f64;
+            case.of_each(
+                name,
+                &lives,
+                &[
+                    (SUCCESS, &|life: &Life| percent(life.at_once as f64, life.attempts)),
+                    (WITH_EFFORT, &|life: &Life| percent(life.with_effort as f64, life.efforts)),
+                    (EMPTIABLE, &|life: &Life| percent(life.emptiable, life.attempts)),
+                    (UNUSABLE, &|life: &Life| percent(life.unusable, life.attempts)),
+                    (TAKES, &|life: &Life| a_thousand(life.counts.takes, life)),
+                    (CONTENDED, &|life: &Life| a_thousand(life.counts.contended, life)),
+                    (PEAK_HELD, &|life: &Life| life.held as f64 * 4.0),
+                ],
+            );
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
-fn simulate(
-    scale: &Scale,
-    technique: PcpTechnique,
-    grouping: bool,
-) -> Result<(Outcome, Vec<String>), LabError> {
-    let frames = FrameConfig { pcp: technique, ignore_mobility: !grouping, ..FrameConfig::default() };
-    let machine = Machine::new(MachineSpec { frames, ..MachineSpec::new(scale.traffic_ram, CPUS) })?;
+fn simulate(ram: u64, seconds: u64, frames: FrameConfig) -> Result<(Life, Vec<String>), LabError> {
+    let machine = Machine::new(MachineSpec { frames, ..MachineSpec::new(ram, CPUS) })?;
     let free = machine.free_when_drained();
-    let seconds = scale.traffic_seconds;
-    let mut traffic = Traffic::new(&machine, USE, seconds, scale.seed);
-    let mut outcome = Outcome::default();
+    let mut traffic = Traffic::new(&machine, USE, seconds, SEED);
+    let mut outcome = Life::default();
     for second in 0..seconds {
         let cpu = second as usize % CPUS;
         let (result, counts) = machine.counted(|| {
@@ -108,7 +112,7 @@ fn simulate(
 }
 
 /// Tries to allocate a huge page: without effort, and now and then as a caller that can wait.
-fn attempt(machine: &Machine, pin: &Pin<'_, HostPlatform>, outcome: &mut Outcome) -> Result<(), LabError> {
+fn attempt(machine: &Machine, pin: &Pin<'_, HostPlatform>, outcome: &mut Life) -> Result<(), LabError> {
     let frames = machine.frames();
     let request = AllocRequest::new(Order::PMD, LAB).movability(Migratetype::Movable);
     let give_back = |pfn| frames.free(pin, pfn, Order::PMD).map_err(|error| LabError::Kept(pfn, error));
@@ -143,19 +147,18 @@ fn unusable(machine: &Machine) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::experiment;
+    use quire_frame::PcpTechnique;
 
     #[test]
     fn a_seed_decides_the_whole_run_and_grouping_keeps_page_blocks_movable() {
-        let scale = Scale { traffic_seconds: 150, ..Scale::TINY };
-        let reports = [(); 2].map(|()| experiment::run("", vec![part(&scale)], &mut |_, _, _| ()).unwrap());
-        assert_eq!(reports[0], reports[1]);
-        let figures = &reports[0].sections[0].figures;
-        let emptiable = |case: &str| {
-            let figure = figures.iter().find(|figure| figure.case == case && figure.metric == EMPTIABLE);
-            PcpTechnique::COMPARED.map(|technique| figure.unwrap().of(technique).unwrap())
-        };
-        let (grouped, mixed) = (emptiable("long run"), emptiable("long run without mobility grouping"));
-        assert!(grouped.iter().zip(&mixed).all(|(grouped, mixed)| grouped > mixed), "{grouped:?} {mixed:?}");
+        for pcp in PcpTechnique::COMPARED {
+            let run = |ignore_mobility| {
+                let frames = FrameConfig { pcp, ignore_mobility, ..FrameConfig::default() };
+                simulate(64 * MIB, 150, frames).unwrap()
+            };
+            let [grouped, mixed] = [false, true].map(run);
+            assert_eq!((&grouped, &mixed), (&run(false), &run(true)));
+            assert!(grouped.0.emptiable > mixed.0.emptiable, "{pcp:?}: {grouped:?} {mixed:?}");
+        }
     }
 }

@@ -11,54 +11,27 @@ mod packets;
 mod pipes;
 mod traffic;
 
-use crate::error::LabError;
-use crate::experiment::{self, Progress};
-use crate::report::Report;
-use crate::scale::{GIB, MIB, scale};
+use crate::experiment::Experiment;
+use crate::scale::{GIB, MIB};
+use crate::technique::PCP;
 
-/// The experiment's name on the command line.
-pub const NAME: &str = "pcp";
+/// RAM where blocks are only allocated and freed, in bytes.
+const BLOCK_RAM: [u64; 3] = [8 * GIB, GIB, 64 * MIB];
+/// RAM where objects are written, in bytes.
+const OBJECT_RAM: [u64; 3] = [512 * MIB, 128 * MIB, 48 * MIB];
+/// The seed of all random choices.
+const SEED: u64 = 0x5eed;
 
-scale! {
-    /// RAM where blocks are only allocated and freed, in bytes.
-    block_ram: u64 = 8 * GIB, GIB, 64 * MIB;
-    /// Rounds of each case there.
-    block_rounds: usize = 60, 7, 2;
-    /// RAM where objects are written, in bytes.
-    object_ram: u64 = 512 * MIB, 128 * MIB, 48 * MIB;
-    /// Messages in a round of the packets.
-    packets: usize = 40_000, 4000, 300;
-    /// Rounds of the packets at each size.
-    packet_rounds: usize = 24, 3, 1;
-    /// Memcgs of senders and receivers.
-    groups: usize = 8, 2, 1;
-    /// Messages from each sender to each receiver of its group.
-    pipe_messages: usize = 20, 5, 1;
-    /// Rounds of the pipes.
-    pipe_rounds: usize = 20, 3, 1;
-    /// Rounds of the burst.
-    burst_rounds: usize = 8, 3, 1;
-    /// RAM of the long run, in bytes.
-    traffic_ram: u64 = GIB, 128 * MIB, 64 * MIB;
-    /// Simulated seconds of the long run.
-    traffic_seconds: u64 = 3600, 300, 30;
-    /// The seed of all random choices.
-    seed: u64 = 0x5eed, 0x5eed, 0x5eed;
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-///
-/// It could not be carried out. What it finds wrong is in the report.
-pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report, LabError> {
-    let parts = vec![
-        blocks::part(scale),
-        packets::part(scale),
-        pipes::part(scale),
-        burst::part(scale),
-        idle::part(scale),
-        long_run::part(scale),
-    ];
-    experiment::run(NAME, parts, progress)
-}
+/// The experiment.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    technique: &PCP,
+    cases: |lab| {
+        blocks::part(lab)?;
+        packets::part(lab)?;
+        pipes::part(lab)?;
+        burst::part(lab)?;
+        idle::part(lab)?;
+        long_run::part(lab)
+    },
+    count: |_, _, _| None,
+};

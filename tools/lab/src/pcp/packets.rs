@@ -5,11 +5,11 @@
 //! around it: the sender copies its bytes in, the receiver copies them out, and a ring of bounded memory is
 //! the socket's buffer.
 
-use super::Scale;
+use super::OBJECT_RAM;
 use super::comparison::{Comparison, Round, Workload, slowest, timed_on_cpus};
 use crate::crew::pause;
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::Lab;
 use crate::machine::{Machine, MachineSpec};
 use crate::objects::{LARGEST, Object, Objects};
 use crate::report::Metric;
@@ -17,9 +17,12 @@ use crate::rounds::Series;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
 use quire_arch::Platform;
-use quire_frame::PcpTechnique;
 use std::hint::black_box;
 
+/// Messages in a round.
+const MESSAGES: [usize; 3] = [40_000, 4000, 300];
+/// Rounds at each size.
+const ROUNDS: [usize; 3] = [24, 3, 1];
 /// The posted table's sizes.
 const SIZES: [usize; 9] = [64, 128, 256, 1024, 2048, 3312, 4096, 8192, 16384];
 /// A header is as large as Linux's `struct sk_buff`, with its slab's padding.
@@ -129,26 +132,24 @@ impl Workload for Packets {
     }
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
-    Part::new(
-        "Packets, 2 threads: harmonic mean of the rounds; lock takes for 1000 messages",
-        SIZES,
-        |size| format!("packets of {size} bytes"),
-        |name, size| {
-            let spec = MachineSpec { backed: true, ..MachineSpec::new(scale.object_ram, 2) };
-            let comparison = Comparison::run(spec, scale.packet_rounds, |machine| {
-                Ok(Packets { objects: Objects::new(machine)?, size, messages: scale.packets })
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    lab.part("Packets, 2 threads: harmonic mean of the rounds; lock takes for 1000 messages");
+    for size in SIZES {
+        lab.case(&format!("packets of {size} bytes"), |case, name| {
+            let [rounds, messages] = [ROUNDS, MESSAGES].map(|amounts| case.scale.of(amounts));
+            let spec = MachineSpec { backed: true, ..MachineSpec::new(case.scale.of(OBJECT_RAM), 2) };
+            let comparison = Comparison::run(case, spec, rounds, |machine| {
+                Ok(Packets { objects: Objects::new(machine)?, size, messages })
             })?;
             // Every round sends as much, so the mean time gives the harmonic mean of the rates.
             let bits = size as f64 * 8.0;
             let rate = |times: &Series| bits * 1000.0 / times.mean().max(1e-9);
-            let mut figures = vec![
-                comparison.outcome.own_figure(name, THROUGHPUT, 0, rate),
-                comparison.outcome.ratio(name, 0),
-                comparison.blocks(name, BLOCKS),
-            ];
-            figures.extend(comparison.costs(name));
-            Ok(Measured::new(figures, comparison.outcome.findings))
-        },
-    )
+            case.add(name, THROUGHPUT, comparison.outcome.values(0, rate));
+            case.ratio(name, &comparison.outcome, 0);
+            comparison.add_blocks(case, name, BLOCKS);
+            comparison.add_costs(case, name);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }

@@ -5,19 +5,23 @@
 //! and receivers as tasks, in turn, and a task whose pipe is full or empty yields. That leaves the host's
 //! scheduler out of the figures. Half of the messages change threads on their way.
 
-use super::Scale;
+use super::OBJECT_RAM;
 use super::comparison::{Comparison, Round, Workload, slowest, timed_on_cpus};
 use crate::crew::pause;
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::Lab;
 use crate::machine::{Machine, MachineSpec};
 use crate::objects::{Object, Objects};
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
 use quire_arch::{Pin, Platform};
-use quire_frame::PcpTechnique;
 use quire_host::HostPlatform;
 
+/// Groups of senders and receivers.
+const GROUPS: [usize; 3] = [8, 2, 1];
+/// Messages from each sender to each receiver of its group.
+const MESSAGES: [usize; 3] = [20, 5, 1];
+const ROUNDS: [usize; 3] = [20, 3, 1];
 const THREADS: usize = 2;
 /// Senders of a group, and its receivers, as in hackbench.
 const MEMBERS: usize = 20;
@@ -140,15 +144,17 @@ impl Workload for Pipes {
     }
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, PcpTechnique> {
-    let title = "Pipes, 2 threads: ns for each message; lock takes for 1000 messages";
-    let name = format!("pipes, {} groups of {MEMBERS} senders and {MEMBERS} receivers", scale.groups);
-    Part::single(title, name, |name| {
-        let spec = MachineSpec { backed: true, ..MachineSpec::new(scale.object_ram, THREADS) };
-        let comparison = Comparison::run(spec, scale.pipe_rounds, |machine| {
-            Ok(Pipes { objects: Objects::new(machine)?, groups: scale.groups, messages: scale.pipe_messages })
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    let [groups, messages, rounds] = [GROUPS, MESSAGES, ROUNDS].map(|amounts| lab.scale.of(amounts));
+    lab.part("Pipes, 2 threads: ns for each message; lock takes for 1000 messages");
+    let name = format!("pipes, {groups} groups of {MEMBERS} senders and {MEMBERS} receivers");
+    lab.case(&name, |case, name| {
+        let spec = MachineSpec { backed: true, ..MachineSpec::new(case.scale.of(OBJECT_RAM), THREADS) };
+        let comparison = Comparison::run(case, spec, rounds, |machine| {
+            Ok(Pipes { objects: Objects::new(machine)?, groups, messages })
         })?;
-        let figures: Vec<_> = comparison.times(name, 0).chain(comparison.costs(name)).collect();
-        Ok(Measured::new(figures, comparison.outcome.findings))
+        comparison.add_times(case, name, 0);
+        comparison.add_costs(case, name);
+        Ok(())
     })
 }

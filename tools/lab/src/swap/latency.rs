@@ -1,5 +1,6 @@
 //! How long accesses take, one by one.
 
+use crate::case::Case;
 use crate::report::Metric;
 use hdrhistogram::Histogram;
 
@@ -7,8 +8,14 @@ use hdrhistogram::Histogram;
 #[derive(Clone, Debug)]
 pub(super) struct Latencies(Histogram<u64>);
 
-/// The time that so many of a thousand accesses stay within.
-pub(super) const ACCESSES: [(Metric, f64); 3] = [
+/// Adds the time that so many of a thousand accesses stay within.
+pub(super) fn add_accesses<R>(case: &mut Case, name: &str, all: &[R], of: impl Fn(&R) -> &Latencies) {
+    for (metric, part) in ACCESSES {
+        case.of_each(name, all, &[(metric, &|one| of(one).within(part))]);
+    }
+}
+
+const ACCESSES: [(Metric, f64); 3] = [
     (Metric::lower("access_p50", "us"), 500.0),
     (Metric::lower("access_p99", "us"), 990.0),
     (Metric::lower("access_p99_9", "us"), 999.0),

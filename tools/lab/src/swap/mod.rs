@@ -1,74 +1,78 @@
 //! The experiment `swap`: what the swap cache saves and costs as the one synchronisation layer.
 //!
-//! The posted table is also measured on the host's Linux, where it can have a swap device of its own.
+//! The posted table is also measured on the host's Linux, where the process is root and no swap is in use: it
+//! swaps to a compressed device of its own meanwhile, which is removed afterwards.
 
-mod count;
 mod latency;
-mod layer;
-mod linux;
 mod off;
 mod race;
-mod stage;
 mod store;
-mod table;
-
-pub use count::count;
+mod sweep;
 
 use crate::error::LabError;
-use crate::experiment::{self, Progress};
-use crate::report::{Metric, Report};
-use crate::scale::{GIB, MIB, scale};
-use quire_swap::SwapTechnique;
+use crate::experiment::{Experiment, Lab};
+use crate::folios::Folios;
+use crate::measured::measured;
+use crate::patterns::Contents;
+use crate::process::{Process, Quire};
+use crate::scale::MIB;
+use crate::technique::SWAP;
+use quire_host::{HostPlatform, Machine};
+use quire_mm::{
+    Techniques,
+    swap::{CompressedRam, Lz4},
+};
+use sweep::Sweep;
 
-/// The experiment's name on the command line.
-pub const NAME: &str = "swap";
+/// The experiment.
+pub(crate) const EXPERIMENT: Experiment = Experiment { technique: &SWAP, cases, count };
 
-/// The time of one thread, which does everything, on the CPU.
-const CPU_TIMES: [Metric; 2] = [Metric::lower("cpu_min", "ns/page"), Metric::lower("cpu_median", "ns/page")];
-
-scale! {
-    /// Bytes of zeros that are swapped out and in.
-    zeros: u64 = 30 * GIB, 192 * MIB, 8 * MIB;
-    /// Bytes of other contents.
-    contents: u64 = 512 * MIB, 8 * MIB, 4 * MIB;
-    /// Bytes that are in memory at a time meanwhile: a round.
-    window: u64 = 256 * MIB, 48 * MIB, 4 * MIB;
-    /// Bytes that the stores hold.
-    store: u64 = 256 * MIB, 32 * MIB, 8 * MIB;
-    /// Accesses in a round of a store.
-    accesses: u64 = 200_000, 10_000, 1000;
-    /// Rounds of a store.
-    rounds: usize = 15, 5, 1;
-    /// Accesses in a round of a store on a file, where they take longer.
-    file_accesses: u64 = 5000, 300, 50;
-    /// Pages that threads race for. A host that takes its CPUs away does so for some races in a row, about
-    /// once a second: of so many races that is less than one in 1000.
-    races: u64 = 40_000, 8000, 40;
-    /// Bytes on a device that is removed by swapoff.
-    device: u64 = 512 * MIB, 32 * MIB, 4 * MIB;
-    /// Whether the host's Linux may swap.
-    host_swap: bool = true, true, false;
+fn cases(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    sweep::posted(lab)?;
+    sweep::layer(lab)?;
+    store::part(lab)?;
+    race::part(lab)?;
+    off::part(lab)
 }
 
-impl Scale {
-    /// The same, with the host's Linux left alone.
-    #[must_use]
-    pub const fn without_host_swap(self) -> Self {
-        Self { host_swap: false, ..self }
+/// A device of so many slots in compressed RAM.
+fn compressed(machine: &Machine, slots: u64) -> Result<CompressedRam<HostPlatform, Lz4>, LabError> {
+    Ok(CompressedRam::new(machine.memory().frames(), slots, Lz4)?)
+}
+
+/// Swaps 16 MiB of zeros out or in: `out-4k`, `in-4k`, `out-2m` or `in-2m`.
+fn count(what: &str, techniques: Techniques, times: u64) -> Option<Result<(), LabError>> {
+    let (out, folios) = match what {
+        "out-4k" => (true, Folios::PAGES),
+        "in-4k" => (false, Folios::PAGES),
+        "out-2m" => (true, Folios::PMD),
+        "in-2m" => (false, Folios::PMD),
+        _ => return None,
+    };
+    let sweep = Sweep::new(folios, Contents::Zeros, times * 16 * MIB, 16 * MIB);
+    Some(count_sweep(&sweep, techniques, times, out))
+}
+
+fn count_sweep(sweep: &Sweep, techniques: Techniques, times: u64, out: bool) -> Result<(), LabError> {
+    let site = sweep.site(techniques)?;
+    let space = site.space()?;
+    let process = &mut Quire::new(&site, &space);
+    process.map(0, sweep.bytes)?;
+    for nth in 0..times {
+        sweep.fill(process, nth)?;
+        if out {
+            measured(|| sweep.out(process, nth))?
+        } else {
+            sweep.out(process, nth)?
+        };
     }
-}
-
-/// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
-/// are.
-///
-/// Where the process is root, no swap is in use and `scale` does not forbid it, the host's Linux swaps to a
-/// compressed device of its own meanwhile, which is removed afterwards.
-///
-/// # Errors
-///
-/// It could not be carried out. What it finds wrong is in the report.
-pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report<SwapTechnique>, LabError> {
-    let parts =
-        vec![table::part(scale), layer::part(scale), store::part(scale), race::part(scale), off::part(scale)];
-    experiment::run(NAME, parts, progress)
+    for nth in 0..times {
+        if out {
+            sweep.back(process, nth)?
+        } else {
+            measured(|| sweep.back(process, nth))?
+        };
+        sweep.give_up(process, nth)?;
+    }
+    Ok(())
 }

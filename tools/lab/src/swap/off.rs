@@ -1,68 +1,73 @@
 //! swapoff of a full device while a program runs: its time for each page, and how long the program waits.
 
-use super::Scale;
-use super::latency::{ACCESSES, Latencies};
-use super::stage::{Contents, Patterns, Stage, page_at};
+use super::compressed;
+use super::latency::{Latencies, add_accesses};
+use crate::clock::now;
 use crate::crew::on_threads;
 use crate::error::LabError;
-use crate::experiment::{Measured, Part, for_each_strategy};
+use crate::experiment::Lab;
 use crate::folios::{Folios, pages};
-use crate::linux::now;
-use crate::report::{Compared, Figure, Metric};
+use crate::patterns::{Contents, Patterns};
+use crate::process::{Process, Quire};
+use crate::report::Metric;
+use crate::scale::MIB;
+use crate::site::{Site, page_at, swap_off};
 use core::sync::atomic::{AtomicBool, Ordering};
 use fastrand::Rng;
 use quire_arch::Access;
-use quire_swap::SwapTechnique;
+use quire_mm::{Techniques, space::Advice};
+
+/// Bytes on the device.
+const DEVICE: [u64; 3] = [512 * MIB, 32 * MIB, 4 * MIB];
 
 const TIME: Metric = Metric::lower("swapoff_time", "ns/page");
 
-const CASES: [Folios; 2] = [Folios::PAGES, Folios::PMD];
-
-pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
-    Part::new(
-        "swapoff of a full device under load",
-        CASES,
-        |folios| format!("swapoff of {} MiB, {folios}", scale.device >> 20),
-        |name, folios| {
-            let (outcomes, findings) = for_each_strategy(|technique| swap_off(technique, folios, scale))?;
-            let base = outcomes.iter().find(|(technique, _)| *technique == SwapTechnique::BEFORE);
-            let base = base.map_or(0.0, |(_, (time, _))| *time);
-            let time = Figure::of_each(name, TIME, &outcomes, |(time, _)| *time);
-            let waits = ACCESSES.map(|(metric, per_mille)| {
-                Figure::of_each(name, metric, &outcomes, |(_, latencies)| latencies.within(per_mille))
-            });
-            let ratio = Figure::of_each(name, SwapTechnique::TIME_RATIO, &outcomes, |(time, _)| time / base);
-            Ok(Measured::new([time].into_iter().chain(waits).chain([ratio]), findings))
-        },
-    )
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    let bytes = lab.scale.of(DEVICE);
+    lab.part("swapoff of a full device under load");
+    for folios in [Folios::PAGES, Folios::PMD] {
+        lab.case(&format!("swapoff of {} MiB, {folios}", bytes / MIB), |case, name| {
+            let all = case.each(|techniques| removal(techniques, folios, bytes))?;
+            let base = all[0].0;
+            case.of_each(name, &all, &[(TIME, &|(time, _)| *time)]);
+            add_accesses(case, name, &all, |(_, latencies)| latencies);
+            let ratio = case.time_ratio();
+            case.of_each(name, &all, &[(ratio, &|(time, _)| time / base)]);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
-fn swap_off(
-    technique: SwapTechnique,
+fn removal(
+    techniques: Techniques,
     folios: Folios,
-    scale: &Scale,
+    bytes: u64,
 ) -> Result<((f64, Latencies), Vec<String>), LabError> {
-    let count = pages(scale.device);
+    let count = pages(bytes);
     // The device keeps the data of the slots that are freed.
-    let stage = Stage::compressed(technique, (2 * scale.device + scale.device / 8, 3), folios, count)?;
-    let space = stage.program(scale.device, None)?;
-    stage.fill(&space, (0, count), &Patterns::of(Contents::Half))?;
-    stage.page_out(&space, 0, count)?;
+    let site = Site::new(techniques, 2 * bytes + bytes / 8, 3, folios.config())?;
+    let site = site.with_swap(|machine| compressed(machine, count))?;
+    let space = site.space()?;
+    let mut process = Quire::new(&site, &space);
+    process.map(0, bytes)?;
+    process.fill(0..count, folios, &Patterns::of(Contents::Half))?;
+    process.advise(0, bytes, Advice::PageOut)?;
     let over = AtomicBool::new(false);
-    let (machine, device) = (stage.machine(), stage.device());
+    let (machine, device) = (&site.machine, site.device);
     let parts = on_threads(2, |thread, line| {
         let vcpu = machine.vcpu(1 + thread);
         line.wait(1);
+        let vcpu = vcpu?;
+        let mut latencies = Latencies::default();
         if thread == 0 {
-            let vcpu = vcpu?;
             let start = now();
-            let went = vcpu.run(|| machine.memory().swapoff(device, || true));
+            let went = vcpu.run(|| swap_off(machine, device));
             let time = (now() - start) as f64 / count as f64;
             over.store(true, Ordering::Release);
-            return went.map(|()| (time, Latencies::default())).map_err(LabError::SwapOff);
+            return went.map(|()| (time, latencies)).map_err(LabError::SwapOff);
         }
-        let (mut latencies, mut random) = (Latencies::default(), Rng::with_seed(3));
-        let vcpu = vcpu?;
+        let mut random = Rng::with_seed(3);
         let program = vcpu.program(&space);
         while !over.load(Ordering::Acquire) {
             let addr = page_at(random.u64(..count));
@@ -79,6 +84,6 @@ fn swap_off(
         time += took;
         latencies.merge(&waited);
     }
-    stage.run(|| drop(space));
-    Ok(((time, latencies), stage.end()))
+    site.run(|| drop(space));
+    Ok(((time, latencies), site.end()))
 }

@@ -3,24 +3,29 @@
 //! The device is synchronous, so that the strategy `bypass` reads past the cache, but takes as long as a fast
 //! disk.
 
-use super::Scale;
 use super::latency::Latencies;
-use super::stage::{Contents, Patterns, Stage, page_at};
+use crate::clock::now;
 use crate::crew::{go_first, on_threads};
 use crate::error::LabError;
-use crate::experiment::{Measured, Part, for_each_strategy};
-use crate::folios::{Folios, pages};
-use crate::linux::now;
-use crate::report::{Figure, Metric};
+use crate::experiment::Lab;
+use crate::folios::Folios;
+use crate::patterns::{Contents, Patterns};
+use crate::process::{Process, Quire};
+use crate::report::Metric;
+use crate::site::{Site, page_at};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Access, PAGE_SIZE, Platform};
+use quire_mm::Techniques;
+use quire_mm::space::Advice;
 use quire_mm::swap::{
-    DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, RamDisk, Submitted, SwapDevice,
+    DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, RamDisk, Submitted, SwapDevice, SwapTechnique,
 };
-use quire_swap::SwapTechnique;
 use std::sync::Arc;
 
+/// Pages that threads race for. A host that takes its CPUs away does so for some races in a row, about once a
+/// second: of so many races that is less than one in 1000.
+const RACES: [u64; 3] = [40_000, 8000, 40];
 const THREADS: [usize; 2] = [2, 4];
 /// What a read takes.
 const READ: u64 = 100_000;
@@ -89,58 +94,65 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for Slow<D> {
     }
 }
 
-/// The figures of the races of one strategy.
+/// The races of one strategy.
 #[derive(Clone, Debug, Default)]
-struct Outcome {
+struct Times {
     winners: Latencies,
     losers: Latencies,
     /// Each loser's time in thousandths of the winner's for the same page.
     ratios: Latencies,
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
-    Part::new(
-        "Races for a page that is swapped out",
-        THREADS,
-        |threads| format!("{threads} threads want the same page, read in {} us", READ / 1000),
-        |name, threads| {
-            let (outcomes, findings) = for_each_strategy(|technique| race(technique, threads, scale))?;
-            let figure = |metric, value: fn(&Outcome) -> f64| Figure::of_each(name, metric, &outcomes, value);
-            let figures = [
-                figure(WINNER, |outcome| outcome.winners.within(500.0)),
-                figure(WINNER_P999, |outcome| outcome.winners.within(999.0)),
-                figure(LOSER, |outcome| outcome.losers.within(500.0)),
-                figure(LOSER_P99, |outcome| outcome.losers.within(990.0)),
-                figure(LOSER_P999, |outcome| outcome.losers.within(999.0)),
-                figure(OF_READS, |outcome| outcome.losers.within(999.0) / outcome.winners.within(999.0)),
-                figure(OF_READ, |outcome| outcome.ratios.within(999.0)),
-            ];
-            Ok(Measured::new(figures, findings))
-        },
-    )
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    lab.part("Races for a page that is swapped out");
+    for threads in THREADS {
+        let name = format!("{threads} threads want the same page, read in {} us", READ / 1000);
+        lab.case(&name, |case, name| {
+            let races = case.scale.of(RACES);
+            let all = case.each(|techniques| race(techniques, threads, races))?;
+            case.of_each(
+                name,
+                &all,
+                &[
+                    (WINNER, &|times: &Times| times.winners.within(500.0)),
+                    (WINNER_P999, &|times: &Times| times.winners.within(999.0)),
+                    (LOSER, &|times: &Times| times.losers.within(500.0)),
+                    (LOSER_P99, &|times: &Times| times.losers.within(990.0)),
+                    (LOSER_P999, &|times: &Times| times.losers.within(999.0)),
+                    (OF_READS, &|times: &Times| times.losers.within(999.0) / times.winners.within(999.0)),
+                    (OF_READ, &|times: &Times| times.ratios.within(999.0)),
+                ],
+            );
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
-fn race(technique: SwapTechnique, threads: usize, scale: &Scale) -> Result<(Outcome, Vec<String>), LabError> {
-    let races = match technique {
-        SwapTechnique::Bypass => scale.races / SLEEPERS_PART,
-        SwapTechnique::All => scale.races,
+fn race(techniques: Techniques, threads: usize, races: u64) -> Result<(Times, Vec<String>), LabError> {
+    let races = match techniques.swap {
+        SwapTechnique::Bypass => races / SLEEPERS_PART,
+        SwapTechnique::All => races,
     };
     let bytes = races * PAGE_SIZE;
     let reader = Arc::new(AtomicU64::new(0));
-    let stage = Stage::new(technique, (3 * bytes, 1 + threads), Folios::PAGES, |site| {
-        let inner = RamDisk::new(site.machine().memory().frames(), pages(bytes))?;
+    let site = Site::new(techniques, 3 * bytes, 1 + threads, Folios::PAGES.config())?;
+    let site = site.with_swap(|machine| {
+        let inner = RamDisk::new(machine.memory().frames(), races)?;
         Ok(Slow { inner, reader: reader.clone() })
     })?;
-    let space = stage.program(bytes, None)?;
-    stage.fill(&space, (0, races), &Patterns::of(Contents::Noise))?;
-    stage.page_out(&space, 0, races)?;
+    let space = site.space()?;
+    let mut process = Quire::new(&site, &space);
+    process.map(0, bytes)?;
+    process.fill(0..races, Folios::PAGES, &Patterns::of(Contents::Noise))?;
+    process.advise(0, bytes, Advice::PageOut)?;
     let board: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(0)).collect();
-    let mut outcome = Outcome::default();
-    let machine = stage.machine();
+    let mut times = Times::default();
+    let machine = &site.machine;
     let found = on_threads(threads, |thread, line| {
         go_first();
         NUMBER.set(thread as u64 + 1);
-        let mut outcome = Outcome::default();
+        let mut own = Times::default();
         let mut result = Ok(());
         let vcpu = machine.vcpu(1 + thread);
         let program = vcpu.as_ref().ok().map(|vcpu| vcpu.program(&space));
@@ -161,23 +173,23 @@ fn race(technique: SwapTechnique, threads: usize, scale: &Scale) -> Result<(Outc
             if thread == 0 && winner > 0 {
                 let time = |thread: usize| board[thread].load(Ordering::Acquire).max(1);
                 let won = time(winner as usize - 1);
-                outcome.winners.add(won);
+                own.winners.add(won);
                 for loser in (0..threads).filter(|&loser| loser as u64 + 1 != winner) {
-                    outcome.losers.add(time(loser));
-                    outcome.ratios.add(time(loser) * 1000 / won);
+                    own.losers.add(time(loser));
+                    own.ratios.add(time(loser) * 1000 / won);
                 }
             }
             // The next turn begins when this one has been recorded.
             line.wait(3 * page as usize + 3);
         }
-        vcpu.map(|_| ()).map_err(LabError::from).and(result).map(|()| outcome)
+        vcpu.map(|_| ()).map_err(LabError::from).and(result).map(|()| own)
     });
     for part in found {
         let part = part?;
-        outcome.winners.merge(&part.winners);
-        outcome.losers.merge(&part.losers);
-        outcome.ratios.merge(&part.ratios);
+        times.winners.merge(&part.winners);
+        times.losers.merge(&part.losers);
+        times.ratios.merge(&part.ratios);
     }
-    stage.run(|| drop(space));
-    Ok((outcome, stage.end()))
+    site.run(|| drop(space));
+    Ok((times, site.end()))
 }

@@ -5,21 +5,32 @@
 //! read-only OLTP load: rows of 200 bytes, zipfian, a quarter in memory, the rest compressed, or in a file of
 //! the host.
 
-use super::Scale;
-use super::latency::{ACCESSES, Latencies};
-use super::stage::{Contents, Patterns, Stage, on_stages, page_at, timed};
-use crate::contest::Outcome;
+use super::compressed;
+use super::latency::{Latencies, add_accesses};
+use crate::case::Outcome;
+use crate::clock::{now, timed};
 use crate::error::LabError;
-use crate::experiment::{Measured, Part};
+use crate::experiment::Lab;
 use crate::folios::{Folios, pages};
-use crate::linux::{RoundFigures, now, round_figures};
-use crate::report::{Figure, Metric};
-use crate::site::HostSpace;
+use crate::patterns::{Contents, Patterns};
+use crate::process::{Process, Quire};
+use crate::report::Metric;
+use crate::rounds::{RoundFigures, round_figures};
+use crate::scale::MIB;
+use crate::site::{HostSpace, Site, page_at};
 use fastrand::Rng;
-use quire_arch::{PAGE_SIZE, VirtAddr};
+use quire_arch::VirtAddr;
 use quire_host::swap::{FileDevice, FileDeviceOptions};
-use quire_mm::{frame::VmEvent, swap::RamDisk};
-use quire_swap::SwapTechnique;
+use quire_mm::{Techniques, frame::VmEvent, swap::RamDisk};
+
+/// Bytes that a store holds.
+const BYTES: [u64; 3] = [256 * MIB, 32 * MIB, 8 * MIB];
+/// Accesses in a round.
+const ACCESSES: [u64; 3] = [200_000, 10_000, 1000];
+/// Accesses in a round of a store on a file, where they take longer.
+const FILE_ACCESSES: [u64; 3] = [5000, 300, 50];
+/// Rounds.
+pub(super) const ROUNDS: [usize; 3] = [15, 5, 1];
 
 const RATE: Metric = Metric::higher("rate", "1000 operations/s");
 const MAJOR: Metric = Metric::lower("major_faults", "per 1000 operations");
@@ -45,22 +56,23 @@ enum Shape {
     Rows,
 }
 
+/// A store with its clients.
 #[derive(Clone, Copy, Debug)]
-struct Case {
+struct Kind {
     name: &'static str,
     shape: Shape,
     on: Where,
     folios: Folios,
 }
 
-const CASES: [Case; 4] = [
-    Case::new("key-value, half in memory, RAM disk", Shape::KeyValue, Where::Disk, Folios::PAGES),
-    Case::new("key-value, half in memory, RAM disk, THP", Shape::KeyValue, Where::Disk, Folios::PMD),
-    Case::new("rows, a quarter in memory, compressed RAM", Shape::Rows, Where::Compressed, Folios::PAGES),
-    Case::new("rows, a quarter in memory, file", Shape::Rows, Where::File, Folios::PAGES),
+const KINDS: [Kind; 4] = [
+    Kind::new("key-value, half in memory, RAM disk", Shape::KeyValue, Where::Disk, Folios::PAGES),
+    Kind::new("key-value, half in memory, RAM disk, THP", Shape::KeyValue, Where::Disk, Folios::PMD),
+    Kind::new("rows, a quarter in memory, compressed RAM", Shape::Rows, Where::Compressed, Folios::PAGES),
+    Kind::new("rows, a quarter in memory, file", Shape::Rows, Where::File, Folios::PAGES),
 ];
 
-impl Case {
+impl Kind {
     const fn new(name: &'static str, shape: Shape, on: Where, folios: Folios) -> Self {
         Self { name, shape, on, folios }
     }
@@ -69,22 +81,18 @@ impl Case {
         if self.shape == Shape::KeyValue { bytes / 2 } else { bytes / 4 }
     }
 
-    fn accesses(&self, scale: &Scale) -> u64 {
-        if self.on == Where::File { scale.file_accesses } else { scale.accesses }
-    }
-
-    fn stage(&self, technique: SwapTechnique, scale: &Scale) -> Result<Stage, LabError> {
+    /// A machine for a store of so many bytes.
+    fn site(&self, techniques: Techniques, bytes: u64) -> Result<Site, LabError> {
         // Tables of words may be needed when everything is full.
-        let slots = pages(scale.store + scale.store / 4);
-        let in_ram = if self.on == Where::File { 0 } else { scale.store + scale.store / 4 };
-        let room = (self.limit(scale.store) + in_ram + scale.store / 4, 1);
+        let slots = pages(bytes + bytes / 4);
+        let in_ram = if self.on == Where::File { 0 } else { bytes + bytes / 4 };
+        let room = self.limit(bytes) + in_ram + bytes / 4;
+        let site = Site::new(techniques, room, 1, self.folios.config())?;
         match self.on {
-            Where::Disk => Stage::new(technique, room, self.folios, |site| {
-                Ok(RamDisk::new(site.machine().memory().frames(), slots)?)
-            }),
-            Where::Compressed => Stage::compressed(technique, room, self.folios, slots),
-            Where::File => Stage::new(technique, room, self.folios, |site| {
-                let platform = site.machine().memory().platform();
+            Where::Disk => site.with_swap(|machine| Ok(RamDisk::new(machine.memory().frames(), slots)?)),
+            Where::Compressed => site.with_swap(|machine| compressed(machine, slots)),
+            Where::File => site.with_swap(|machine| {
+                let platform = machine.memory().platform();
                 let opened = FileDevice::temporary(platform, slots, FileDeviceOptions::default());
                 opened.map_err(LabError::Device)
             }),
@@ -135,38 +143,40 @@ fn normal(count: u64, random: &mut Rng) -> u64 {
 
 /// A store under one strategy, with its clients.
 struct Store<'s> {
-    stage: &'s Stage,
+    site: &'s Site,
     space: &'s HostSpace<'s>,
-    shape: Shape,
+    kind: Kind,
     items: u64,
     zipf: Option<Zipf>,
     random: Rng,
-    waits: bool,
     latencies: Latencies,
     major: u64,
     operations: u64,
 }
 
 impl<'s> Store<'s> {
-    fn new(stage: &'s Stage, space: &'s HostSpace<'s>, case: &Case, bytes: u64) -> Self {
-        let (shape, waits) = (case.shape, case.on == Where::File);
-        let items = bytes / if shape == Shape::KeyValue { VALUE } else { ROW };
-        Self {
-            stage,
+    /// One that is filled.
+    fn new(site: &'s Site, space: &'s HostSpace<'s>, kind: Kind, bytes: u64) -> Result<Self, LabError> {
+        site.limit(space, kind.limit(bytes))?;
+        let mut process = Quire::new(site, space);
+        process.map(0, bytes)?;
+        process.fill(0..pages(bytes), kind.folios, &Patterns::of(Contents::Half))?;
+        let items = bytes / if kind.shape == Shape::KeyValue { VALUE } else { ROW };
+        Ok(Self {
+            site,
             space,
-            shape,
+            kind,
             items,
-            zipf: (shape == Shape::Rows).then(|| Zipf::new(items)),
+            zipf: (kind.shape == Shape::Rows).then(|| Zipf::new(items)),
             random: Rng::with_seed(7),
-            waits,
             latencies: Latencies::default(),
             major: 0,
             operations: 0,
-        }
+        })
     }
 
     fn major_faults(&self) -> u64 {
-        self.stage.machine().memory().frames().events().sum(VmEvent::Pgmajfault)
+        self.site.machine.memory().frames().events().sum(VmEvent::Pgmajfault)
     }
 
     /// The time of an access on the clock, and its cost.
@@ -174,8 +184,8 @@ impl<'s> Store<'s> {
         let major = self.major_faults();
         let (mut latencies, random, zipf, items) =
             (Latencies::default(), &mut self.random, &self.zipf, self.items);
-        let key_value = self.shape == Shape::KeyValue;
-        let program = self.stage.vcpu().program(self.space);
+        let key_value = self.kind.shape == Shape::KeyValue;
+        let program = self.site.vcpu.program(self.space);
         let mut bytes = [0; VALUE as usize];
         let (done, [clock, cpu]) = timed(|| {
             program.inside(|guest| {
@@ -205,50 +215,40 @@ impl<'s> Store<'s> {
             self.operations += accesses;
         }
         // Time of a file's I/O is not on this thread's CPU; all else is.
-        let cost = if self.waits { clock } else { cpu };
+        let cost = if self.kind.on == Where::File { clock } else { cpu };
         Ok(round_figures([clock, cost].map(|time| time / accesses as f64)))
     }
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, SwapTechnique> {
-    let title = format!("Stores of {} MiB whose memory is limited", scale.store >> 20);
-    Part::new(title, CASES, |case| case.name.to_owned(), |_, case| measure(&case, scale))
-}
-
-fn measure(case: &Case, scale: &Scale) -> Result<Measured<SwapTechnique>, LabError> {
-    let patterns = Patterns::of(Contents::Half);
-    let program = (scale.store, Some(case.limit(scale.store)));
-    let (figures, findings) = on_stages(
-        program,
-        |technique| case.stage(technique, scale),
-        |programs| {
-            let mut stores = Vec::new();
-            for (stage, space) in programs {
-                stage.fill(space, (0, scale.store / PAGE_SIZE), &patterns)?;
-                stores.push((stage.technique, Store::new(stage, space, case, scale.store)));
-            }
-            let outcome = Outcome::in_rounds(&mut stores, &mut None, (1, scale.rounds), |store, number| {
-                store.round(case.accesses(scale), number > 0)
-            })?;
-            let of_store = |metric, value: &dyn Fn(&Store<'_>) -> f64| {
-                Figure::of_each(case.name, metric, &stores, value)
-            };
-            let waits =
-                ACCESSES.map(|(metric, part)| of_store(metric, &|store| store.latencies.within(part)));
-            let rate = outcome.figure(case.name, RATE, 0, |times| 1e6 / times.median());
-            let others = [
-                of_store(MAJOR, &|store| 1000.0 * store.major as f64 / store.operations.max(1) as f64),
-                outcome.ratio(case.name, 1),
-            ];
-            Ok([rate].into_iter().chain(waits).chain(others).collect::<Vec<_>>())
-        },
-    )?;
-    Ok(Measured::new(figures, findings))
+pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    let (bytes, rounds) = (lab.scale.of(BYTES), lab.scale.of(ROUNDS));
+    lab.part(format!("Stores of {} MiB whose memory is limited", bytes / MIB));
+    for kind in KINDS {
+        let accesses = lab.scale.of(if kind.on == Where::File { FILE_ACCESSES } else { ACCESSES });
+        lab.case(kind.name, |case, name| {
+            let make = |techniques| kind.site(techniques, bytes);
+            case.on_sites(make, |case, spaces| {
+                let stores = spaces.iter().map(|(site, space)| Store::new(site, space, kind, bytes));
+                let mut stores = stores.collect::<Result<Vec<_>, _>>()?;
+                let outcome = Outcome::in_rounds(&mut stores, None, (1, rounds), |store, number| {
+                    store.round(accesses, number > 0)
+                })?;
+                case.rows(name, &outcome, &[(RATE, 0, |times| 1e6 / times.median())]);
+                add_accesses(case, name, &stores, |store| &store.latencies);
+                let major = |store: &Store<'_>| 1000.0 * store.major as f64 / store.operations.max(1) as f64;
+                case.of_each(name, &stores, &[(MAJOR, &major)]);
+                case.ratio(name, &outcome, 1);
+                Ok(())
+            })
+        })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::technique::SWAP;
 
     /// A user's link waits in the folder for temporary files, under a name that can be guessed.
     #[test]
@@ -256,15 +256,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let letter = folder.path().join("letter");
         std::fs::write(&letter, "a letter").unwrap();
-        let (case, scale) = (&CASES[3], Scale { store: 4 << 20, ..Scale::QUICK });
-        assert_eq!(case.on, Where::File);
-        for technique in [SwapTechnique::Bypass, SwapTechnique::All] {
-            let name = format!("quire-lab-{}-{}", std::process::id(), technique.name());
+        let kind = KINDS[3];
+        assert_eq!(kind.on, Where::File);
+        for techniques in SWAP.each() {
+            let name = format!("quire-lab-{}-{}", std::process::id(), techniques.swap.name());
             let link = tempfile::env::temp_dir().join(name);
             std::os::unix::fs::symlink(&letter, &link).unwrap();
-            let stage = case.stage(technique, &scale).map(drop);
+            let site = kind.site(techniques, 4 * MIB).map(drop);
             std::fs::remove_file(&link).ok();
-            stage.unwrap();
+            site.unwrap();
             assert_eq!(std::fs::read(&letter).unwrap(), b"a letter");
         }
     }

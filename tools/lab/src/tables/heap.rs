@@ -2,16 +2,22 @@
 //! from a window and move to another when it is full; freed extents are purged by `DONTNEED`. Page tables
 //! beside resident memory while the heap runs, and after it has shrunk.
 
-use super::Scale;
-use crate::contest::{Job, Outcome, Terms};
-use crate::experiment::{Measured, Part};
-use crate::linux::{RoundFigures, now, round_figures};
+use crate::case::Terms;
+use crate::clock::now;
+use crate::error::LabError;
+use crate::experiment::Lab;
 use crate::process::Process;
 use crate::report::Metric;
-use crate::rounds::Series;
+use crate::rounds::{RoundFigures, Series, round_figures};
+use crate::scale::MIB;
 use fastrand::Rng;
 use quire_arch::{Access, PAGE_SIZE};
-use quire_space::TablesTechnique;
+use quire_mm::space::Advice;
+
+/// Bytes that the heap has resident at most.
+const MOST_RESIDENT: [u64; 3] = [512 * MIB, 64 * MIB, 4 * MIB];
+/// Extents that the heap gives out in each of its rounds.
+const EXTENTS: [u64; 3] = [20_000, 1000, 100];
 
 const SEED: u64 = 0x6a65_6d61;
 /// Addresses of the whole heap: 55 TiB.
@@ -26,6 +32,7 @@ const LARGEST: u32 = 8;
 const ROUNDS: usize = 8;
 
 const TABLES: Metric = Metric::lower("page_tables", "kB");
+const MOST: Metric = Metric::lower("most_page_tables", "kB");
 const RESIDENT: Metric = Metric::lower("resident", "kB");
 const TIME: Metric = Metric::lower("time_median", "us/extent");
 
@@ -84,7 +91,7 @@ impl Heap {
         Extent { at, bytes }
     }
 
-    fn grow<P: Process>(&mut self, process: &mut P) -> Result<(), P::Error> {
+    fn grow(&mut self, process: &mut dyn Process) -> Result<(), LabError> {
         let extent = self.extent();
         process.touch(extent.at, extent.bytes, 1, Access::Write)?;
         self.live[self.count] = extent;
@@ -93,25 +100,19 @@ impl Heap {
         Ok(())
     }
 
-    fn shrink<P: Process>(&mut self, limit: u64, process: &mut P) -> Result<(), P::Error> {
+    fn shrink(&mut self, limit: u64, process: &mut dyn Process) -> Result<(), LabError> {
         while self.resident > limit {
             let nth = self.rng.usize(0..self.count);
             let extent = self.live[nth];
             self.count -= 1;
             self.live[nth] = self.live[self.count];
             self.resident -= extent.bytes;
-            process.dont_need(extent.at, extent.bytes)?;
+            process.advise(extent.at, extent.bytes, Advice::DontNeed)?;
         }
         Ok(())
     }
-}
 
-impl Job for Heap {
-    fn area(&self) -> u64 {
-        SPAN
-    }
-
-    fn round<P: Process>(&mut self, process: &mut P) -> Result<RoundFigures, P::Error> {
+    fn round(&mut self, process: &mut dyn Process) -> Result<RoundFigures, LabError> {
         if self.round == 0 {
             self.own = process.sizes()?;
             process.map(0, SPAN)?;
@@ -133,30 +134,27 @@ impl Job for Heap {
     }
 }
 
-pub(super) fn part(scale: &Scale) -> Part<'_, TablesTechnique> {
-    let title = format!(
+pub(super) fn heap(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    let (most, a_round) = (lab.scale.of(MOST_RESIDENT), lab.scale.of(EXTENTS));
+    lab.part(format!(
         "A heap over 55 TiB of addresses, {} MiB of it resident: page tables beside resident memory",
-        scale.heap_resident >> 20
-    );
-    Part::single(title, "heap of 55 TiB", |name| {
-        let extents = scale.heap_extents * ROUNDS as u64;
+        most / MIB
+    ));
+    lab.case("heap of 55 TiB", |case, name| {
         // An extent may be the first in its PTE table and its PMD table.
-        let terms = Terms::pages(2 * scale.heap_resident + extents * 2 * PAGE_SIZE, ROUNDS + 1);
-        let outcome = Outcome::of(terms, &Heap::new(scale.heap_resident, scale.heap_extents))?;
-        let mut figures = Vec::new();
-        let moments = [0, 1, 3, ROUNDS - 1].map(|round| {
-            let extents = scale.heap_extents * (round as u64 + 1);
-            (round, format!("after {extents} extents"))
-        });
-        for (round, moment) in moments.into_iter().chain([(ROUNDS, "shrunk to a tenth".to_owned())]) {
-            let name = format!("{name}, {moment}");
-            figures.push(outcome.figure(&name, TABLES, 1, |series| series.nth(round)));
-            figures.push(outcome.figure(&name, RESIDENT, 2, |series| series.nth(round)));
+        let extents = a_round * ROUNDS as u64;
+        let terms = Terms::pages(2 * most + extents * 2 * PAGE_SIZE, ROUNDS + 1);
+        let mut heap = Heap::new(most, a_round);
+        let outcome = case.on_both(terms, SPAN, &move |process: &mut dyn Process| heap.round(process))?;
+        let after = |rounds| format!("after {} extents", a_round * rounds as u64);
+        let moments = [1, 2, 4, ROUNDS].map(|rounds| (rounds, after(rounds)));
+        for (round, moment) in moments.into_iter().chain([(ROUNDS + 1, "shrunk to a tenth".to_owned())]) {
+            let (name, then) = (format!("{name}, {moment}"), outcome.only(round - 1..round));
+            case.rows(&name, &then, &[(TABLES, 1, Series::last), (RESIDENT, 2, Series::last)]);
         }
         let name = format!("{name}, its whole life");
-        figures.push(outcome.figure(&name, Metric { name: "most_page_tables", ..TABLES }, 1, Series::max));
-        figures.push(outcome.figure(&name, TIME, 0, Series::median));
-        figures.push(outcome.ratio(&name, 0));
-        Ok(Measured::new(figures, outcome.findings))
+        case.rows(&name, &outcome, &[(MOST, 1, Series::max), (TIME, 0, Series::median)]);
+        case.ratio(&name, &outcome, 0);
+        Ok(())
     })
 }

@@ -3,52 +3,99 @@
 //! Everything is measured with such tables kept and freed and, where it can do the same, on the host's Linux,
 //! round by round in turn.
 
-mod borders;
-mod count;
-mod faults;
+mod drops;
 mod heap;
-mod sweep;
 
-pub use count::count;
-
+use crate::case::Terms;
+use crate::clock::now;
+use crate::crew::StartLine;
 use crate::error::LabError;
-use crate::experiment::{self, Progress};
-use crate::report::Report;
-use crate::scale::{GIB, MIB, scale};
-use quire_space::TablesTechnique;
+use crate::experiment::{Experiment, Lab};
+use crate::folios::pages;
+use crate::measured::{count_rounds, measured, on_quire};
+use crate::process::{Job, Process};
+use crate::report::Metric;
+use crate::rounds::round_figures;
+use crate::scale::{GIB, MIB};
+use crate::technique::TABLES;
+use core::sync::atomic::{AtomicU64, Ordering};
+use drops::{BORDERS, Emptying, border, sweep};
+use quire_arch::{Access, Order, PAGE_SIZE};
+use quire_mm::Techniques;
 
-/// The experiment's name on the command line.
-pub const NAME: &str = "tables";
+/// Rounds of borders and faults.
+const ROUNDS: [usize; 3] = [30, 5, 1];
+/// Bytes that each thread faults in, in a round.
+const FAULT_BYTES: [u64; 3] = [64 * MIB, 16 * MIB, MIB];
+const RATE: Metric = Metric::higher("faults_a_minute", "millions");
+/// Between the memory of one thread and the next.
+const APART: u64 = GIB;
 
-scale! {
-    /// Bytes of addresses that the loops go over.
-    span: u64 = 50 * GIB, 4 * GIB, 64 * MIB;
-    /// Rounds in which they do.
-    sweep_rounds: usize = 50, 8, 2;
-    /// Of so many pages one is touched, in the loops that are not as posted.
-    stride: u64 = 8, 32, 64;
-    /// Bytes that the heap has resident at most.
-    heap_resident: u64 = 512 * MIB, 64 * MIB, 4 * MIB;
-    /// Extents that the heap gives out in each of its rounds.
-    heap_extents: u64 = 20_000, 1000, 100;
-    /// Calls in a round at borders.
-    calls: u64 = 10_000, 1000, 20;
-    /// Bytes that each thread faults in, in a round.
-    fault_bytes: u64 = 64 * MIB, 16 * MIB, MIB;
-    /// Rounds of these two.
-    rounds: usize = 30, 5, 1;
+/// The experiment.
+pub(crate) const EXPERIMENT: Experiment = Experiment { technique: &TABLES, cases, count };
+
+fn cases(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    drops::sweeps(lab)?;
+    heap::heap(lab)?;
+    drops::borders(lab)?;
+    lab.part("Page faults in memory of one process, each thread in a mapping of its own");
+    for threads in [1, 2, 4] {
+        let name = format!("page faults, {threads} thread{}", if threads == 1 { "" } else { "s" });
+        lab.case(&name, |case, name| {
+            let bytes = case.scale.of(FAULT_BYTES);
+            let terms = Terms::pages(threads as u64 * bytes, case.scale.of(ROUNDS));
+            let terms = Terms { cpus: 1 + threads, warm_up: 2, ..terms };
+            let outcome = case.on_both(terms, threads as u64 * APART, &faults(threads, bytes))?;
+            // Of all threads together.
+            case.rows(name, &outcome, &[(RATE, 0, |series| 60e3 / series.median())]);
+            case.times(name, &outcome, Metric::times("ns/fault"), 0);
+            Ok(())
+        })?;
+    }
+    Ok(())
 }
 
-/// Runs the experiment. `progress` gets the current step, how many steps are done, and how many there
-/// are.
-///
-/// # Errors
-///
-/// It could not be carried out. What it finds wrong is in the report.
-pub fn run(scale: &Scale, progress: Progress<'_>) -> Result<Report<TablesTechnique>, LabError> {
-    experiment::run(
-        NAME,
-        vec![sweep::part(scale), heap::part(scale), borders::part(scale), faults::part(scale)],
-        progress,
-    )
+/// Faults by threads of a process, each in memory of its own: what faults pay for tables that may be freed.
+/// The time from the first fault to the last of all, for each of them.
+fn faults(threads: usize, bytes: u64) -> impl Job + Clone {
+    let start = |thread: usize| thread as u64 * APART;
+    move |process: &mut dyn Process| {
+        (0..threads).try_for_each(|thread| process.map(start(thread), bytes))?;
+        let line = StartLine::new(threads);
+        let (began, ended) = (AtomicU64::new(u64::MAX), AtomicU64::new(0));
+        process.together(threads, &|thread, process| {
+            // The first private page of a mapping takes the slow path.
+            let first = process.touch(start(thread), PAGE_SIZE, 1, Access::Write);
+            line.wait(1);
+            first?;
+            began.fetch_min(now(), Ordering::Relaxed);
+            process.touch(start(thread) + PAGE_SIZE, bytes - PAGE_SIZE, 1, Access::Write)?;
+            ended.fetch_max(now(), Ordering::Relaxed);
+            Ok(())
+        })?;
+        (0..threads).try_for_each(|thread| process.unmap(start(thread), bytes))?;
+        let time = ended.into_inner() - began.into_inner();
+        Ok(round_figures([time as f64 / pages(threads as u64 * bytes) as f64]))
+    }
+}
+
+/// Does what `what` says: `fault` (4096 page faults), `loop` (8 steps of the posted loop), `beside`, `page`,
+/// `whole`, `tables` or `pmds` (1000 pairs of a touch and a `DONTNEED`).
+fn count(what: &str, techniques: Techniques, times: u64) -> Option<Result<(), LabError>> {
+    const BYTES: u64 = 16 * MIB;
+    Some(match (what, BORDERS.into_iter().find(|&(.., known)| known == what)) {
+        ("fault", _) => on_quire(techniques, BYTES, |process| {
+            (0..times).try_for_each(|_| {
+                process.map(0, BYTES)?;
+                measured(|| process.touch(0, BYTES, 1, Access::Write))?;
+                process.unmap(0, BYTES)
+            })
+        }),
+        ("loop", _) => {
+            let emptying = Emptying::DontNeed { offset: 0, piece: Order::PMD.bytes() };
+            count_rounds(techniques, BYTES, (0, times), sweep(emptying, 1, times * BYTES, times))
+        }
+        (_, Some((kind, ..))) => count_rounds(techniques, BYTES, (0, times), border(kind, 1000)),
+        _ => return None,
+    })
 }

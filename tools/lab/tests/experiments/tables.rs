@@ -1,14 +1,14 @@
 //! The experiment on empty page tables at the smallest scale, and what holds at any speed of the machine.
 
-use super::{both, check_records, figures, run, with_linux};
-use quire_lab::tables::{self, Scale};
+use super::{both, check_records, run, with_linux};
 
 #[test]
 fn everything_is_measured_and_given_back_and_whatever_empties_a_table_frees_it() {
-    let report = run(tables::run, &Scale::TINY);
+    let report = run("tables");
     // 64 MiB have 32 PTE tables of 4 kB, with a PMD and a PUD table above them. At an offset of 1 MiB the
     // last step reaches into one more, and what is moved lies apart, under a PMD table of its own.
-    let sweeps: Vec<_> = figures(&report)
+    let sweeps: Vec<_> = report
+        .figures()
         .filter(|figure| figure.metric.name == "page_tables_at_the_end")
         .map(|figure| figure.case.clone())
         .collect();

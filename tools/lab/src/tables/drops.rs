@@ -1,0 +1,183 @@
+//! Memory that is touched and dropped. The posted loop goes over a large mapping once: its page tables at the
+//! end, and its time. Borders are touched and dropped again and again: where freeing tables gains nothing.
+
+use super::ROUNDS;
+use crate::case::Terms;
+use crate::clock::now;
+use crate::error::LabError;
+use crate::experiment::Lab;
+use crate::process::{Job, Process};
+use crate::report::Metric;
+use crate::rounds::{Series, round_figures};
+use crate::scale::{GIB, KIB, MIB};
+use quire_arch::{Access, Order, PAGE_SIZE};
+use quire_mm::space::Advice;
+
+/// What the loop drops in a step, and what a table maps.
+const TABLE: u64 = Order::PMD.bytes();
+
+/// Bytes of addresses that the loops go over.
+const SPAN: [u64; 3] = [50 * GIB, 4 * GIB, 64 * MIB];
+/// Rounds in which they do.
+const SWEEP_ROUNDS: [usize; 3] = [50, 8, 2];
+/// Of so many pages one is touched, in the loops that are not as posted.
+const STRIDE: [u64; 3] = [8, 32, 64];
+/// Calls in a round at borders.
+const CALLS: [u64; 3] = [10_000, 1000, 20];
+
+const AT_THE_END: Metric = Metric::lower("page_tables_at_the_end", "kB");
+const MOST: Metric = Metric::lower("most_page_tables", "kB");
+
+/// How the loop drops memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Emptying {
+    /// By `DONTNEED` of pieces of this size.
+    DontNeed { offset: u64, piece: u64 },
+    /// By `DONTNEED` after reads only: just the zero page was mapped.
+    Zeros { offset: u64 },
+    /// By `munmap` of the first half of each step, which alone was touched.
+    Unmap,
+    /// By `mremap` of that half to elsewhere, over what was moved there before.
+    Move,
+    /// By `FREE` of each step: reclaim takes the pages when memory is short, and at the end all that are
+    /// left.
+    Free,
+}
+use Emptying::{DontNeed, Free, Move, Unmap, Zeros};
+
+/// The loops, with the title of each and whether each page is touched whatever the scale says.
+const SWEEPS: [(&str, Emptying, bool); 10] = [
+    ("DONTNEED of 2 MiB, as posted", DontNeed { offset: 0, piece: TABLE }, true),
+    ("DONTNEED of 2 MiB", DontNeed { offset: 0, piece: TABLE }, false),
+    ("DONTNEED of 2 MiB at an offset of 4 KiB", DontNeed { offset: PAGE_SIZE, piece: TABLE }, false),
+    ("DONTNEED of 2 MiB at an offset of 1 MiB", DontNeed { offset: MIB, piece: TABLE }, false),
+    ("DONTNEED of 1 MiB", DontNeed { offset: 0, piece: MIB }, false),
+    ("DONTNEED of 64 KiB", DontNeed { offset: 0, piece: 64 * KIB }, false),
+    ("DONTNEED of 2 MiB of zero pages at an offset of 4 KiB", Zeros { offset: PAGE_SIZE }, false),
+    ("munmap of every second 1 MiB", Unmap, false),
+    ("mremap of every second 1 MiB", Move, false),
+    ("FREE of 2 MiB, and reclaim", Free, false),
+];
+
+pub(super) fn sweeps(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    let (span, rounds) = (lab.scale.of(SPAN), lab.scale.of(SWEEP_ROUNDS));
+    let gib = span as f64 / GIB as f64;
+    lab.part(format!("{gib} GiB touched and dropped 2 MiB at a time: page tables at the end"));
+    for (what, emptying, each_page) in SWEEPS {
+        let stride = if each_page { 1 } else { lab.scale.of(STRIDE) };
+        let pages = if each_page { String::new() } else { format!(", a page in {stride}") };
+        lab.case(&format!("{gib} GiB, {what}{pages}"), |case, name| {
+            // Its tables, two mappings a step, and what is touched.
+            let terms = Terms::pages(span / 256 + 32 * MIB, rounds);
+            let job = sweep(emptying, stride, span, rounds as u64);
+            let outcome = case.on_both(terms, apart(span) + TABLE, &job)?;
+            case.rows(name, &outcome, &[(AT_THE_END, 1, Series::last), (MOST, 1, Series::max)]);
+            case.times(name, &outcome, Metric::times("us/step"), 0);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// A place behind `span` bytes, at a border of PMD tables.
+fn apart(span: u64) -> u64 {
+    span.next_multiple_of(GIB) + GIB
+}
+
+/// The loop over `span` bytes, a part of it in each of `rounds` rounds.
+pub(super) fn sweep(emptying: Emptying, stride: u64, span: u64, rounds: u64) -> impl Job + Clone {
+    let a_round = span / TABLE / rounds;
+    // Where it is, and the page tables that the process had before.
+    let (mut at, mut own) = (0, 0);
+    move |process: &mut dyn Process| {
+        if at == 0 {
+            [own, _] = process.sizes()?;
+            process.map(0, span + TABLE)?;
+        }
+        let start = now();
+        for at in (0..a_round).map(|nth| at + nth * TABLE) {
+            let (at, bytes, access) = match emptying {
+                DontNeed { offset, .. } => (at + offset, TABLE, Access::Write),
+                Zeros { offset } => (at + offset, TABLE, Access::Read),
+                Unmap | Move => (at, TABLE / 2, Access::Write),
+                Free => (at, TABLE, Access::Write),
+            };
+            process.touch(at, bytes, stride, access)?;
+            match emptying {
+                DontNeed { piece, .. } => (0..bytes / piece)
+                    .try_for_each(|nth| process.advise(at + nth * piece, piece, Advice::DontNeed)),
+                Zeros { .. } => process.advise(at, bytes, Advice::DontNeed),
+                Unmap => process.unmap(at, bytes),
+                Move => process.relocate(at, bytes, apart(span)),
+                Free => process.advise(at, bytes, Advice::Free),
+            }?;
+        }
+        let time = (now() - start) as f64 / 1000.0 / a_round as f64;
+        at += a_round * TABLE;
+        if emptying == Free && at == a_round * TABLE * rounds {
+            process.reclaim(0, at)?;
+        }
+        let [tables, _] = process.sizes()?;
+        Ok(round_figures([time, tables.saturating_sub(own) as f64]))
+    }
+}
+
+/// What is touched and dropped again and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Border {
+    /// A page beside others in its table, which is never empty.
+    Beside,
+    /// A page alone in its table.
+    Page,
+    /// The whole range of a table, with one page of it touched.
+    Whole,
+    /// A page alone in its table, in turn in two tables so far apart.
+    Tables(u64),
+}
+
+/// Each with its name, and what it is called where instructions are counted.
+pub(super) const BORDERS: [(Border, &str, &str); 5] = [
+    (Border::Beside, "a page, its table in use", "beside"),
+    (Border::Page, "a page, its table empty", "page"),
+    (Border::Whole, "2 MiB with a page in it", "whole"),
+    (Border::Tables(TABLE), "a page of two tables in turn", "tables"),
+    (Border::Tables(GIB), "a page of two PMD tables in turn", "pmds"),
+];
+
+pub(super) fn borders(lab: &mut Lab<'_>) -> Result<(), LabError> {
+    lab.part("Memory that is touched and dropped again and again: ns for both");
+    for (kind, what, _) in BORDERS {
+        lab.case(&format!("touch and DONTNEED of {what}"), |case, name| {
+            let terms = Terms::warm(16 * MIB, case.scale.of(ROUNDS));
+            let outcome = case.on_both(terms, 2 * GIB, &border(kind, case.scale.of(CALLS)))?;
+            case.times(name, &outcome, Metric::times("ns/call"), 0);
+            Ok(())
+        })?;
+    }
+    Ok(())
+}
+
+/// `calls` pairs of a touch and a `DONTNEED` in each round.
+pub(super) fn border(kind: Border, calls: u64) -> impl Job + Clone {
+    let mut mapped = false;
+    move |process: &mut dyn Process| {
+        if !mapped {
+            process.map(0, 2 * GIB)?;
+            mapped = true;
+            if kind == Border::Beside {
+                process.touch(0, PAGE_SIZE, 1, Access::Write)?;
+            }
+        }
+        let start = now();
+        for nth in 0..calls {
+            let (at, bytes) = match kind {
+                Border::Beside | Border::Page => (TABLE / 2, PAGE_SIZE),
+                Border::Whole => (0, TABLE),
+                Border::Tables(apart) => (TABLE / 2 + nth % 2 * apart, PAGE_SIZE),
+            };
+            process.touch(at, PAGE_SIZE, 1, Access::Write)?;
+            process.advise(at, bytes, Advice::DontNeed)?;
+        }
+        Ok(round_figures([(now() - start) as f64 / calls as f64]))
+    }
+}

@@ -1,0 +1,72 @@
+//! The techniques whose strategies are compared.
+
+use quire_mm::Techniques;
+
+/// A technique whose strategies an experiment compares.
+#[derive(Debug)]
+pub struct Technique {
+    /// Its name, which is also the experiment's.
+    pub name: &'static str,
+    /// Names of the strategies. The first is what ours, the last, is compared with.
+    pub strategies: &'static [&'static str],
+    /// What the first is called in a sentence.
+    pub before_text: &'static str,
+    /// The unit of ratios of times, which are to the first's.
+    pub(crate) ratio: &'static str,
+}
+
+/// A technique for each line: its name, its strategies, the first in a sentence, and what a ratio is to.
+macro_rules! techniques {
+    ($($item:ident: $name:literal, $strategies:expr, $text:literal, $ratio:literal;)+) => {
+        $(pub(crate) static $item: Technique = Technique {
+            name: $name,
+            strategies: &$strategies,
+            before_text: $text,
+            ratio: $ratio,
+        };)+
+    };
+}
+
+techniques! {
+    PCP: "pcp", ["order0", "posted", "all"], "with lists of order 0 only", "to order0";
+    GATHER: "gather", ["pages", "runs"], "page by page", "to pages";
+    TABLES: "tables", ["keep", "free"], "with empty tables kept", "to keep";
+    MREMAP: "mremap", ["ptes", "puds"], "entry by entry", "to ptes";
+    SWAP: "swap", ["bypass", "all"], "past the cache", "to bypass";
+}
+
+impl Technique {
+    /// The name of the strategy that ours is compared with.
+    pub const fn before(&self) -> &'static str {
+        self.strategies[0]
+    }
+
+    /// The name of ours.
+    pub const fn after(&self) -> &'static str {
+        self.strategies[self.strategies.len() - 1]
+    }
+
+    /// The strategy of this name, and the default strategies of all other techniques.
+    pub(crate) fn named(&self, strategy: &str) -> Option<Techniques> {
+        let mut techniques = Techniques::default();
+        techniques.set(self.name, strategy).ok().map(|()| techniques)
+    }
+
+    /// Each strategy with the default ones of all other techniques.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Techniques> {
+        self.strategies.iter().filter_map(|strategy| self.named(strategy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_strategy_is_known_to_the_memory_manager_and_the_last_is_its_default() {
+        for technique in [&PCP, &GATHER, &TABLES, &MREMAP, &SWAP] {
+            assert_eq!(technique.each().count(), technique.strategies.len(), "{}", technique.name);
+            assert_eq!(technique.named(technique.after()), Some(Techniques::default()), "{}", technique.name);
+        }
+    }
+}
