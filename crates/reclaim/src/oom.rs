@@ -73,8 +73,8 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
         }
     }
     // Those that exit were not found. In this order: a killed program is counted until its exit is noted.
-    let exiting = spaces.victims(root) > victims;
-    if spaces.victim_has_exited() {
+    let exiting = spaces.victims().count(root) > victims;
+    if spaces.victims().has_one_exited() {
         return OomOutcome::Freed;
     }
     if dying || exiting {

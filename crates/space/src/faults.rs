@@ -77,7 +77,9 @@ impl<'s, P: Platform> Faults<'s, P> {
             match self.resolve_once(vma, addr, access, attempts.swapped.as_ref()) {
                 Ok(()) => return Ok(()),
                 Err(_) if self.core.is_killed() => return Err(FaultError::Killed),
-                Err(refusal) => self.spaces.resolve_refusal(self.core, refusal, &mut attempts)?,
+                Err(refusal) => {
+                    self.spaces.direct_reclaim().resolve_refusal(self.core, refusal, &mut attempts)?
+                }
             }
         }
     }

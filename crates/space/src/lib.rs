@@ -58,6 +58,6 @@ pub use space::{
     AnonymousPlace, LockAll, Mapping, MappingFigures, MemcgChangeError, OOM_SCORE_ADJ_NEVER, PageState,
     PinnedPage, Reap, ReclaimHandle, Resident, Space, SyncFlags, finish_exits,
 };
-pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Reclaiming, Spaces, SpacesConfig};
+pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Reclaiming, Spaces, SpacesConfig, Victims};
 pub use swapoff::{SwapOffError, swapoff, swapon};
 pub use unmap_batch::UnmapBatch;

@@ -13,7 +13,6 @@ mod mincore;
 mod oom;
 mod pagemap;
 mod pin;
-mod pin_fast;
 mod populate;
 mod protect;
 mod reclaim;

@@ -8,12 +8,16 @@ mod reclaim;
 mod reclaims;
 mod scan;
 mod shortage;
+mod victims;
+mod vma_store;
 
 pub use reclaim::{NoReclaim, OomOutcome, Reclaim};
 pub use reclaims::Reclaiming;
 pub(crate) use reclaims::SeenReclaims;
 pub(crate) use scan::Scan;
-pub(crate) use shortage::{Attempts, CALL_ATTEMPTS};
+pub(crate) use shortage::{Attempts, CALL_ATTEMPTS, DirectReclaim};
+pub use victims::Victims;
+pub(crate) use vma_store::VmaStore;
 
 use crate::commit::{Commit, Overcommit};
 use crate::error::Error;
@@ -181,6 +185,24 @@ impl<P: Platform> Spaces<P> {
         self.memory.memcgs()
     }
 
+    /// Killed programs that have not exited.
+    #[inline]
+    pub fn victims(&self) -> Victims<'_, P> {
+        Victims::new(self)
+    }
+
+    /// Memory for a thread that finds none.
+    #[inline]
+    pub(crate) fn direct_reclaim(&self) -> DirectReclaim<'_, P> {
+        DirectReclaim::new(self)
+    }
+
+    /// The VMAs of all spaces.
+    #[inline]
+    pub(crate) fn vmas(&self) -> VmaStore<'_, P> {
+        VmaStore::new(self)
+    }
+
     /// The reclaim implementation.
     pub(crate) fn reclaim(&self) -> &'static dyn Reclaim<P> {
         self.reclaim
@@ -256,7 +278,7 @@ impl<P: Platform> Spaces<P> {
         let shared = unsafe { core.as_ref() };
         let root = shared.tables.root();
         if shared.is_killed() {
-            self.note_victim_gone(shared.memcg());
+            self.victims().note_gone(shared.memcg());
         }
         let mut list = self.list.lock();
         // SAFETY: it has been on the list since `create`.
@@ -366,36 +388,6 @@ impl<P: Platform> Spaces<P> {
     #[inline]
     pub fn with_own_pin<R>(&self, pin: &Pin<'_, P>, work: impl FnOnce(&Pin<'_, P>) -> R) -> R {
         if ptr::eq(pin.platform(), self.platform()) { work(pin) } else { work(&self.platform().pin()) }
-    }
-
-    #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn allocate_vma(&self, vma: Vma) -> Result<NonNull<Vma>, AllocError> {
-        let pin = self.platform().pin();
-        self.vmas.allocate(self.frames(), &pin, vma)
-    }
-
-    /// Frees a VMA that was never in a tree.
-    ///
-    /// # Safety
-    ///
-    /// It came from [`allocate_vma`](Self::allocate_vma), nothing else refers to it, and it is not used
-    /// again.
-    pub(crate) unsafe fn free_vma(&self, vma: NonNull<Vma>) {
-        let pin = self.platform().pin();
-        // SAFETY: the caller's promise.
-        unsafe { self.vmas.free(self.frames(), &pin, vma) };
-    }
-
-    /// Frees a VMA that was in a tree, once no lock-free reader can be looking at it.
-    ///
-    /// # Safety
-    ///
-    /// It came from [`allocate_vma`](Self::allocate_vma), is detached and out of its tree, and the caller
-    /// does not use it again.
-    pub(crate) unsafe fn retire_vma(&self, vma: NonNull<Vma>) {
-        let pin = self.platform().pin();
-        // SAFETY: the caller's promise.
-        unsafe { self.vmas.retire(self.frames(), &pin, vma) };
     }
 }
 

@@ -2,18 +2,14 @@
 //!
 //! A VMA, the anon_vma that it is in and the core of its space point at one another, so they are one module.
 
-mod anon_vma;
 mod mappings;
-mod membership;
 mod merge;
 mod vma;
 
-pub use anon_vma::AnonVma;
-pub(crate) use anon_vma::{EmptiedList, Scratch};
 pub use mappings::Mappings;
-pub(crate) use membership::DepartedList;
 pub use merge::Proposal;
-pub use vma::{AnonVmaRef, Backing, Vma, VmaSnapshot};
+pub use vma::{AnonVma, AnonVmaRef, Backing, Vma, VmaSnapshot};
+pub(crate) use vma::{DepartedList, EmptiedList, Scratch};
 
 use crate::flags::VmFlags;
 use crate::fork_sequence::ForkSequence;

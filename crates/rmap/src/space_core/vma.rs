@@ -1,13 +1,19 @@
-//! VMAs: one for each mapping of an address space.
+//! VMAs: one for each mapping of an address space. A VMA and the anon_vma that it is in point at one another.
 
-use super::anon_vma::AnonVma;
-use super::membership::Membership;
+mod anon_vma;
+mod membership;
+
+pub use anon_vma::AnonVma;
+pub(crate) use anon_vma::{EmptiedList, Scratch};
+pub(crate) use membership::DepartedList;
+
 use crate::flags::VmFlags;
 use crate::lock::VmaLock;
 use crate::readahead::Readahead;
 use crate::swap_window::SwapInWindow;
 use core::fmt;
 use core::ptr::{self, NonNull};
+use membership::Membership;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_frame::OwnerWord;
 use quire_pagetable::{NewPage, Permissions};

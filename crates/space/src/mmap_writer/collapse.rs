@@ -51,7 +51,7 @@ fn allocate_with_room<'s, P: Platform>(
     let mut left = ATTEMPTS;
     collapse.allocate(start, |over| {
         left -= 1;
-        left > 0 && spaces.free_some(AllocError::OutOfMemory, Need::Memcg(over, pages))
+        left > 0 && spaces.direct_reclaim().free_some(AllocError::OutOfMemory, Need::Memcg(over, pages))
     })
 }
 

@@ -220,9 +220,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if freed == Freed::AtTheEnd {
                 return;
             }
-            // SAFETY: every VMA in a tree came from `allocate_vma`; it is detached and out of the tree, and
+            // SAFETY: every VMA in a tree came from `allocate`; it is detached and out of the tree, and
             // the reference that we hold is not used after this.
-            unsafe { self.spaces.retire_vma(entry.value) };
+            unsafe { self.spaces.vmas().retire(entry.value) };
         }
     }
 
@@ -497,7 +497,7 @@ impl<P: Platform> Drop for MmapWriter<'_, P> {
         self.core.sequence.end_section();
         while let Some(vma) = self.emptied.take_departed() {
             // SAFETY: as in `remove_vma`, which left it to the list.
-            unsafe { self.spaces.retire_vma(vma) };
+            unsafe { self.spaces.vmas().retire(vma) };
         }
     }
 }

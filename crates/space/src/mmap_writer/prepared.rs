@@ -33,7 +33,7 @@ impl<P: Platform> Prepared<'_, P> {
     fn free_rest(&mut self) {
         for vma in self.vmas.iter_mut().filter_map(Option::take) {
             // SAFETY: it was never given to a tree.
-            unsafe { self.spaces.free_vma(vma) };
+            unsafe { self.spaces.vmas().free(vma) };
         }
     }
 }
@@ -60,7 +60,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 backing: Backing::ANONYMOUS,
                 anon: AnonVmaRef::NONE,
             };
-            *slot = Some(self.spaces.allocate_vma(Vma::new(blank))?);
+            *slot = Some(self.spaces.vmas().allocate(Vma::new(blank))?);
         }
         if vmas > 0 {
             self.tree.reserve(vmas).map_err(|OutOfNodes(cause)| cause)?;

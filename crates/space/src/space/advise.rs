@@ -62,7 +62,9 @@ impl<P: Platform> Space<'_, P> {
                     }
                 }
                 (Lacks::Frames, Err(Error::NoFrames(AllocError::OutOfMemory)), Some(order))
-                    if !killed && reclaimed_for != Some(block.at) && self.spaces.free_for_wish(order) =>
+                    if !killed
+                        && reclaimed_for != Some(block.at)
+                        && self.spaces.direct_reclaim().free_for_wish(order) =>
                 {
                     reclaimed_for = Some(block.at);
                 }

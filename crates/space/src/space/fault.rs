@@ -88,7 +88,7 @@ impl<P: Platform> Space<'_, P> {
                 drop(attempts.swapped.take());
                 self.read_ahead(addr, wanted.entry);
             }
-            self.spaces.resolve_refusal(self.core(), refusal, &mut attempts)?;
+            self.spaces.direct_reclaim().resolve_refusal(self.core(), refusal, &mut attempts)?;
             if let (Refusal::Swapped(_), Some(came)) = (refusal, &attempts.swapped) {
                 self.note_read_ahead(addr, came.head());
             }
@@ -232,7 +232,7 @@ impl<P: Platform> Space<'_, P> {
                 Err(Error::NoFrames(_)) if core.is_killed() => return Err(FaultError::Killed.into()),
                 Err(Error::NoFrames(cause)) => {
                     let refusal = Refusal::Fault(FaultError::OutOfMemory(cause));
-                    self.spaces.resolve_refusal(core, refusal, &mut attempts)?;
+                    self.spaces.direct_reclaim().resolve_refusal(core, refusal, &mut attempts)?;
                 }
                 Err(_) => return Err(FaultError::NotMapped.into()),
             }

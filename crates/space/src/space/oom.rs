@@ -42,7 +42,7 @@ impl<P: Platform> Space<'_, P> {
         let marked = core.tables.membership.mark_killed();
         if let Some(memcg) = marked {
             // Before it can be found: who finds it has it counted.
-            self.spaces.note_killed(memcg);
+            self.spaces.victims().note_killed(memcg);
         }
         // Release: pairs with the load in `is_killed`; a thread that finds pages gone sees this.
         core.killed.store(1, Ordering::Release);

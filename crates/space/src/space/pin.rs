@@ -1,5 +1,7 @@
 //! Pinning pages for devices.
 
+mod fast;
+
 use crate::cow::{copy_on_write, hold, is_own, must_copy};
 use crate::space::Space;
 use crate::spaces::{Attempts, Spaces};
@@ -100,7 +102,9 @@ impl<'m, P: Platform> Space<'m, P> {
                     Ok(Attempt::Changed) => {}
                     Err(_) if core.is_killed() => return Err(FaultError::Killed),
                     // As for a fault: memory is freed for it.
-                    Err(refusal) => self.spaces.resolve_refusal(core, refusal, &mut attempts)?,
+                    Err(refusal) => {
+                        self.spaces.direct_reclaim().resolve_refusal(core, refusal, &mut attempts)?
+                    }
                 }
             }
             P::relax(attempt);

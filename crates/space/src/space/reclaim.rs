@@ -30,7 +30,7 @@ pub(super) fn retry_with_reclaim<P: Platform, R>(
 }
 
 /// Whether a call that failed with `error`, after `failed` attempts before, is to be made again. `since` is
-/// for [`reclaim_for_call`](Spaces::reclaim_for_call).
+/// for [`reclaim_for_call`](crate::spaces::DirectReclaim::reclaim_for_call).
 #[cold]
 fn reclaimed_after<P: Platform>(
     spaces: &Spaces<P>,
@@ -42,7 +42,7 @@ fn reclaimed_after<P: Platform>(
     cause == AllocError::OutOfMemory
         && failed + 1 < CALL_ATTEMPTS
         && !gives_up()
-        && spaces.reclaim_for_call(failed, since, gives_up)
+        && spaces.direct_reclaim().reclaim_for_call(failed, since, gives_up)
 }
 
 impl<P: Platform> Space<'_, P> {

@@ -39,7 +39,7 @@ impl<P: Platform> Space<'_, P> {
         let (tables, swap) = (self.tables(), self.spaces.swap());
         loop {
             let wanted = Swapped { entry, orders: OrderSet::EMPTY };
-            let (held, failed) = match self.spaces.swap_in_or_fail(self.core(), wanted) {
+            let (held, failed) = match self.spaces.direct_reclaim().swap_in_or_fail(self.core(), wanted) {
                 Ok(held) => (held, false),
                 Err(FaultError::OutOfMemory(cause)) => return Err(cause),
                 // Its exit frees the slot: that is no shortage.

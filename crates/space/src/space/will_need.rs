@@ -65,7 +65,7 @@ impl<P: Platform> Space<'_, P> {
                     Ahead::Wanted,
                 ) {
                     Ok(pages) => nth += pages,
-                    Err((cause, need)) if self.spaces.free_some(cause, need) => {}
+                    Err((cause, need)) if self.spaces.direct_reclaim().free_some(cause, need) => {}
                     Err(_) => return ControlFlow::Break(()),
                 }
             }

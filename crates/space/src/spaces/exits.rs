@@ -1,10 +1,8 @@
-//! Spaces that lost their last handle in the depth of reclaim, and exit when that has returned; and killed
-//! ones that exit.
+//! Spaces that lost their last handle in the depth of reclaim, and exit when that has returned.
 
 use super::Spaces;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
-use quire_memcg::MemcgId;
 use quire_rmap::SpaceCore;
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
@@ -49,37 +47,5 @@ impl<P: Platform> Spaces<P> {
         }
         // Acquire: pairs with the release of `exit_later`.
         NonNull::new(head.swap(ptr::null_mut(), Ordering::Acquire))
-    }
-
-    /// A program in `memcg` is being killed. The caller has a handle, so it has not exited.
-    pub(crate) fn note_killed(&self, memcg: MemcgId) {
-        self.killed.fetch_add(1, Ordering::Relaxed);
-        self.memcgs().tree().count_killed(memcg, true);
-    }
-
-    /// A killed program in `memcg` has exited: its memory is free.
-    pub(crate) fn note_victim_gone(&self, memcg: MemcgId) {
-        // Before it is counted no more: what looks at the counts looks at this next. Release: what finds it
-        // counted no more finds that its exit was noted.
-        self.oom_turns.note_exit(self.platform());
-        self.killed.fetch_sub(1, Ordering::Release);
-        self.memcgs().tree().count_killed(memcg, false);
-    }
-
-    /// Whether a killed program has exited since the thread that chooses another one began to look for
-    /// memory: then it does not kill. Called by that thread.
-    pub fn victim_has_exited(&self) -> bool {
-        self.oom_turns.has_come()
-    }
-
-    /// Killed programs in `memcg` and below it that have not exited, those that are exiting included: no walk
-    /// finds these, since they have no handles, and their memory is coming back. Acquire: pairs with the
-    /// release of an exit.
-    pub fn victims(&self, memcg: MemcgId) -> u64 {
-        if memcg.is_root() {
-            self.killed.load(Ordering::Acquire)
-        } else {
-            u64::from(self.memcgs().tree().killed(memcg))
-        }
     }
 }

@@ -3,7 +3,7 @@
 use super::oom_turns::SeenTurns;
 use super::reclaims::SeenReclaims;
 use super::{OomAction, OomOutcome, Spaces};
-use quire_arch::{Order, Platform};
+use quire_arch::{Order, Platform, part_of};
 use quire_frame::{AllocError, AllocRequest, VmEvent};
 use quire_memcg::MemcgEvent;
 use quire_paging::SwapIn;
@@ -83,13 +83,18 @@ enum LetGo {
     Turn,
 }
 
-impl<'s, P: Platform> Spaces<P> {
+part_of! {
+    /// Memory for a thread that finds none.
+    pub struct DirectReclaim { pub(super) spaces: Spaces }
+}
+
+impl<'s, P: Platform> DirectReclaim<'s, P> {
     /// Frees memory for a call of a program, after `failed` attempts before that which failed now, unless it
     /// `gives_up`. Returns whether any was freed. Its time is counted. `since` is what others had freed
     /// before the attempt, and then before the next one.
     #[cold]
     pub(crate) fn reclaim_for_call(
-        &self,
+        self,
         failed: u32,
         since: &mut Option<SeenReclaims>,
         gives_up: &dyn Fn() -> bool,
@@ -102,14 +107,14 @@ impl<'s, P: Platform> Spaces<P> {
             }
             let mut freed = FIRST_RECLAIM;
             while freed < wanted && !gives_up() {
-                match self.reclaim().make_room(self, need) {
+                match self.spaces.reclaim().make_room(self.spaces, need) {
                     0 => break,
                     more => freed += more,
                 }
             }
             true
         });
-        *since = Some(self.reclaims().seen());
+        *since = Some(self.spaces.reclaims().seen());
         made
     }
 
@@ -117,9 +122,11 @@ impl<'s, P: Platform> Spaces<P> {
     /// reclaims whatever else is free at once, which seldom is a block. Returns whether a retry is
     /// worthwhile.
     #[cold]
-    pub(crate) fn free_for_wish(&self, order: Order) -> bool {
+    pub(crate) fn free_for_wish(self, order: Order) -> bool {
         let (cause, need) = (AllocError::OutOfMemory, Need::Frames(order));
-        self.stalled(|| self.free_unneeded(cause, need) + self.reclaim().make_room(self, need) > 0)
+        self.stalled(|| {
+            self.free_unneeded(cause, need) + self.spaces.reclaim().make_room(self.spaces, need) > 0
+        })
     }
 
     /// Makes a retry worthwhile for the program in `core`, perhaps with a swapped-in folio, or returns its
@@ -130,7 +137,7 @@ impl<'s, P: Platform> Spaces<P> {
     /// before a program is killed: that one may wait for it, with its mmap lock held. So may one that another
     /// thread has killed; but that is a reason only some times, since there is no end of those.
     pub(crate) fn resolve_refusal(
-        &'s self,
+        self,
         core: &SpaceCore,
         refusal: Refusal,
         attempts: &mut Attempts<'s, P>,
@@ -158,20 +165,20 @@ impl<'s, P: Platform> Spaces<P> {
         };
         // Others may be faster to take what that freed.
         let made = self.stalled(|| self.make_room_or_kill(&shortage, let_go));
-        attempts.seen = Some(self.reclaims().seen());
+        attempts.seen = Some(self.spaces.reclaims().seen());
         if made { Ok(()) } else { Err(FaultError::OutOfMemory(cause)) }
     }
 
     /// Brings what `wanted` names into the cache for the program in `core`, and frees memory for it if memory
     /// is short.
-    fn swap_in(&'s self, core: &SpaceCore, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
+    fn swap_in(self, core: &SpaceCore, wanted: Swapped) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
         self.swap_in_with(core, wanted, |shortage| self.make_room(shortage))
     }
 
     /// The same for a caller that can give up, a swapoff or a collapse: where no frame can be freed it fails,
     /// and no program is killed. One may be where a memcg has no room for a page.
     pub(crate) fn swap_in_or_fail(
-        &'s self,
+        self,
         core: &SpaceCore,
         wanted: Swapped,
     ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
@@ -182,7 +189,7 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     fn swap_in_with(
-        &'s self,
+        self,
         core: &SpaceCore,
         mut wanted: Swapped,
         make_room: impl Fn(&Shortage<'_>) -> bool,
@@ -190,7 +197,7 @@ impl<'s, P: Platform> Spaces<P> {
         let gives_up = || core.is_killed();
         let mut since = None;
         loop {
-            match SwapIn::new(self.memory(), &core.tables).swap_in(wanted) {
+            match SwapIn::new(self.spaces.memory(), &core.tables).swap_in(wanted) {
                 Ok(came) => return Ok(came),
                 Err(SwapInError::Unreadable) => return Err(FaultError::Bus),
                 // The caller may hold the mmap lock, which the OOM killer needs to free what the program has.
@@ -199,7 +206,7 @@ impl<'s, P: Platform> Spaces<P> {
                     if !make_room(&Shortage { cause, need, since, gives_up: &gives_up }) {
                         return Err(FaultError::OutOfMemory(cause));
                     }
-                    since = Some(self.reclaims().seen());
+                    since = Some(self.spaces.reclaims().seen());
                     // No large folio was available.
                     wanted.orders = OrderSet::EMPTY;
                 }
@@ -208,35 +215,36 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     /// Does `work`, and counts the time that it takes.
-    fn stalled<R>(&self, work: impl FnOnce() -> R) -> R {
-        let began = self.platform().now();
+    fn stalled<R>(self, work: impl FnOnce() -> R) -> R {
+        let began = self.spaces.platform().now();
         let result = work();
-        let took = self.platform().now().saturating_sub(began);
-        self.frames().events().add(&self.platform().pin(), VmEvent::MemstallNs, took);
+        let took = self.spaces.platform().now().saturating_sub(began);
+        self.spaces.frames().events().add(&self.spaces.platform().pin(), VmEvent::MemstallNs, took);
         result
     }
 
     /// Frees memory, or kills a program to free its memory, if the machine is configured so. Returns whether
     /// a retry is worthwhile. The caller is not pinned.
     #[cold]
-    fn make_room(&self, shortage: &Shortage<'_>) -> bool {
+    fn make_room(self, shortage: &Shortage<'_>) -> bool {
         self.make_room_or_kill(shortage, &mut |_| ())
     }
 
     /// The same; `let_go` is called before a program is killed, or where one was. Not before: what is let go
     /// could be all that there is to free.
-    fn make_room_or_kill(&self, shortage: &Shortage<'_>, let_go: &mut dyn FnMut(LetGo)) -> bool {
+    fn make_room_or_kill(self, shortage: &Shortage<'_>, let_go: &mut dyn FnMut(LetGo)) -> bool {
         let Shortage { cause, need, since, gives_up } = *shortage;
         if gives_up() {
             return true;
         }
-        let (mut turns, now) = (self.oom_turns().seen(), self.reclaims().seen());
-        let (mut others, discards) = (self.reclaims().is_any(), self.swap().discard().discards_ended());
+        let (mut turns, now) = (self.spaces.oom_turns().seen(), self.spaces.reclaims().seen());
+        let (mut others, discards) =
+            (self.spaces.reclaims().is_any(), self.spaces.swap().discard().discards_ended());
         if self.free_some(cause, need) {
             return true;
         }
         // What a discard has freed meanwhile may be all that is missing.
-        others |= self.swap().discard().discards_ended() != discards;
+        others |= self.spaces.swap().discard().discards_ended() != discards;
         if cause != AllocError::OutOfMemory {
             return false;
         }
@@ -251,7 +259,7 @@ impl<'s, P: Platform> Spaces<P> {
             return true;
         }
         self.count_oom(need);
-        self.oom_action() == OomAction::Kill && self.out_of_memory(turns, need)
+        self.spaces.oom_action() == OomAction::Kill && self.out_of_memory(turns, need)
     }
 
     /// Looks for memory again as long as other threads reclaim, or if they have freed something since
@@ -262,16 +270,16 @@ impl<'s, P: Platform> Spaces<P> {
     /// to. A discard that takes long counts as they do: its slots may be all that is missing. Returns whether
     /// there is room.
     fn look_beside_others(
-        &self,
+        self,
         &Shortage { cause, need, gives_up, .. }: &Shortage<'_>,
         (turns, first, others): (&mut SeenTurns, SeenReclaims, bool),
         let_go: &mut dyn FnMut(LetGo),
     ) -> bool {
-        let reclaims = self.reclaims();
-        let is_any = || reclaims.is_any() || self.swap().discard().has_late_discard();
+        let reclaims = self.spaces.reclaims();
+        let is_any = || reclaims.is_any() || self.spaces.swap().discard().has_late_discard();
         let mut seen = first;
         // Whether others were at it since this thread last reclaimed: not all that they free is noted.
-        let mut beside = others || self.swap().discard().has_late_discard();
+        let mut beside = others || self.spaces.swap().discard().has_late_discard();
         // The tick of that, and how often it has reclaimed since no other did any more.
         let (mut last, mut overs) = (0, 0);
         for tick in 0..TICKS {
@@ -294,11 +302,11 @@ impl<'s, P: Platform> Spaces<P> {
                 overs += u32::from(is_over);
                 // Those that are at it now may put back what they have before this thread has tried.
                 (seen, beside, last) = (now, is_any(), tick);
-                let discards = self.swap().discard().discards_ended();
+                let discards = self.spaces.swap().discard().discards_ended();
                 if self.free_some(cause, need) {
                     return true;
                 }
-                beside |= self.swap().discard().discards_ended() != discards;
+                beside |= self.spaces.swap().discard().discards_ended() != discards;
             }
             beside |= is_any();
             // Others may free for themselves, without an end: each time of that is looked at only at first.
@@ -311,7 +319,7 @@ impl<'s, P: Platform> Spaces<P> {
                     is_any()
                 }
             };
-            reclaims.wait(self.platform(), BETWEEN_LOOKS_NS, still);
+            reclaims.wait(self.spaces.platform(), BETWEEN_LOOKS_NS, still);
         }
         // Since the last reclaim others were at it all the time, or a program has exited.
         beside |= self.has_turned(turns);
@@ -322,31 +330,31 @@ impl<'s, P: Platform> Spaces<P> {
     }
 
     /// Whether a program was killed since `turns`, or one that was has exited; once for each time.
-    fn has_turned(&self, turns: &mut SeenTurns) -> bool {
-        let has_turned = self.oom_turns().has_turned(*turns);
+    fn has_turned(self, turns: &mut SeenTurns) -> bool {
+        let has_turned = self.spaces.oom_turns().has_turned(*turns);
         if has_turned {
-            *turns = self.oom_turns().seen();
+            *turns = self.spaces.oom_turns().seen();
         }
         has_turned
     }
 
     /// Whether the need would be met now: others have freed some.
-    fn has_room(&self, need: Need) -> bool {
+    fn has_room(self, need: Need) -> bool {
         match need {
             Need::Memcg(over, pages) => {
                 // If it is gone, a new attempt charges another one.
-                let Some(kept) = self.memcgs().tree().keep(over) else { return true };
-                self.memcgs().charges().drain_stocks(&self.platform().pin());
-                self.memcgs().charges().pages_left(kept.id()) >= pages
+                let Some(kept) = self.spaces.memcgs().tree().keep(over) else { return true };
+                self.spaces.memcgs().charges().drain_stocks(&self.spaces.platform().pin());
+                self.spaces.memcgs().charges().pages_left(kept.id()) >= pages
             }
             Need::Frames(order) => {
                 // Where those that are done with them have left them; then on the lists of their CPUs.
-                self.frames().limbo().reap_all_in_portions();
-                self.frames().pcp().drain_all_in_portions();
+                self.spaces.frames().limbo().reap_all_in_portions();
+                self.spaces.frames().pcp().drain_all_in_portions();
                 let request = AllocRequest::anonymous().uninitialised().order(order).without_drain();
-                let pin = self.platform().pin();
-                let Ok(pfn) = self.frames().allocate(&pin, request) else { return false };
-                let freed = self.frames().free(&pin, pfn, order);
+                let pin = self.spaces.platform().pin();
+                let Ok(pfn) = self.spaces.frames().allocate(&pin, request) else { return false };
+                let freed = self.spaces.frames().free(&pin, pfn, order);
                 debug_assert!(freed.is_ok(), "{pfn:?} was just allocated");
                 true
             }
@@ -355,50 +363,52 @@ impl<'s, P: Platform> Spaces<P> {
 
     /// Kills a program, or waits for the memory of one that was killed: for so long only that the caller soon
     /// finds it if that is its own. Returns whether a retry is worthwhile.
-    fn out_of_memory(&self, seen: SeenTurns, need: Need) -> bool {
+    fn out_of_memory(self, seen: SeenTurns, need: Need) -> bool {
         for _ in 0..LOOKS {
-            let choose = || self.reclaim().out_of_memory(self, need);
-            match self.oom_turns().take(self.platform(), seen, choose) {
+            let choose = || self.spaces.reclaim().out_of_memory(self.spaces, need);
+            match self.spaces.oom_turns().take(self.spaces.platform(), seen, choose) {
                 OomOutcome::Freed => return true,
                 OomOutcome::Nothing => return false,
-                OomOutcome::Expected => self.oom_turns().wait(self.platform(), seen, BETWEEN_LOOKS_NS),
+                OomOutcome::Expected => {
+                    self.spaces.oom_turns().wait(self.spaces.platform(), seen, BETWEEN_LOOKS_NS)
+                }
             }
         }
         true
     }
 
     /// Counts that a memcg is out of memory, once for each charge that cannot be had, as in Linux.
-    fn count_oom(&self, need: Need) {
+    fn count_oom(self, need: Need) {
         if let Need::Memcg(over, pages) = need
             && pages <= COSTLY
-            && let Some(memcg) = self.memcgs().tree().keep(over)
+            && let Some(memcg) = self.spaces.memcgs().tree().keep(over)
         {
-            self.memcgs().counters().count(memcg.id(), MemcgEvent::Oom, 1);
+            self.spaces.memcgs().counters().count(memcg.id(), MemcgEvent::Oom, 1);
         }
     }
 
     /// Frees memory: first what is not needed, then by reclaim. Returns whether any was freed. The caller is
     /// not pinned.
-    pub(crate) fn free_some(&self, cause: AllocError, need: Need) -> bool {
-        let _reclaiming = self.begin_reclaim();
+    pub(crate) fn free_some(self, cause: AllocError, need: Need) -> bool {
+        let _reclaiming = self.spaces.begin_reclaim();
         let freed = self.free_unneeded(cause, need);
-        self.note_reclaimed(freed);
+        self.spaces.note_reclaimed(freed);
         if freed > 0 || cause != AllocError::OutOfMemory {
             return freed > 0;
         }
-        self.reclaim().make_room(self, need) > 0
+        self.spaces.reclaim().make_room(self.spaces, need) > 0
     }
 
     /// Frees what is not needed: frames that waited for this fault to leave the epoch, an unmapped huge zero
     /// page, unmapped parts of folios on the deferred split list. Returns the number of frames.
-    fn free_unneeded(&self, cause: AllocError, need: Need) -> u64 {
+    fn free_unneeded(self, cause: AllocError, need: Need) -> u64 {
         let mut freed = 0;
         if let Need::Frames(_) = need {
             if cause == AllocError::OutOfMemory {
-                freed += self.frames().limbo().reap_all_in_portions();
+                freed += self.spaces.frames().limbo().reap_all_in_portions();
             }
-            freed += self.thp().shrink_huge_zero();
-            freed += self.thp().split_deferred(FREED_AT_ONCE.saturating_sub(freed));
+            freed += self.spaces.thp().shrink_huge_zero();
+            freed += self.spaces.thp().split_deferred(FREED_AT_ONCE.saturating_sub(freed));
         }
         freed
     }

@@ -40,7 +40,6 @@
 //! address. "Nothing found" and "validation failed" both lead to the slow path, which takes the layout lock
 //! and uses a [`View`].
 
-mod cursor;
 mod held;
 mod lookup;
 mod node;
@@ -51,12 +50,9 @@ mod tests;
 mod view;
 mod writer;
 
-pub use cursor::Entries;
-
-pub use node::Node;
-pub use store::{NODE_TAIL, NodeStore, OutOfNodes};
-
-pub use view::{TreeViolation, View};
+pub use node::{NODE_TAIL, Node};
+pub use store::{NodeStore, OutOfNodes};
+pub use view::{Entries, TreeViolation, View};
 pub use writer::{InsertError, SetRangeError, Writer};
 
 use self::held::HeldNode;

@@ -8,8 +8,6 @@
 //! Slots past the count hold [`NOWHERE`] as start and end and a null link. The lock-free reader therefore
 //! needs no count, and no link outlives what it points to.
 
-#[cfg(not(loom))]
-use super::store::NODE_TAIL;
 use core::array;
 use core::fmt;
 use core::marker::PhantomData;
@@ -18,6 +16,9 @@ use core::mem;
 use core::ptr::{self, NonNull};
 use quire_arch::{VirtAddr, VirtRange};
 use quire_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Bytes at the end of a [`Node`] that the tree never looks at: a store may queue retired nodes through them.
+pub const NODE_TAIL: usize = 16;
 
 /// Slots of a node: with 15 a node has 512 bytes. Models use small nodes, so that few steps reach a split.
 pub(super) const SLOTS: usize = if cfg!(loom) { 4 } else { 15 };
@@ -34,6 +35,12 @@ pub(super) const MERGE_LIMIT: usize = SLOTS * 4 / 5;
 pub(super) const MAX_HEIGHT: usize = 22;
 /// Start and end of an unused slot: above every real bound, since those are multiples of the page size.
 pub(super) const NOWHERE: u64 = u64::MAX;
+
+/// Whether an entry may have this range.
+#[inline]
+pub(super) const fn is_mappable(range: VirtRange) -> bool {
+    !range.is_empty() && range.start().is_page_aligned() && range.end().is_page_aligned()
+}
 
 #[cfg(not(loom))]
 const _: () = {

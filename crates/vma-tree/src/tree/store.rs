@@ -9,9 +9,6 @@ use quire_frame::AllocError;
 #[error("no memory for a node of the range tree: {0}")]
 pub struct OutOfNodes(pub AllocError);
 
-/// Bytes at the end of a [`Node`] that the tree never looks at: a store may queue retired nodes through them.
-pub const NODE_TAIL: usize = 16;
-
 /// The source and the sink of a tree's nodes.
 ///
 /// # Safety
@@ -20,7 +17,7 @@ pub const NODE_TAIL: usize = 16;
 /// - [`allocate`](Self::allocate) returns memory that is valid and aligned for a `Node<V>` and that no other
 ///   code uses until it comes back; its contents do not matter;
 /// - memory given to [`retire`](Self::retire) stays readable and *unchanged* until every section of the epoch
-///   that was open at the call has ended. Only the last [`NODE_TAIL`] bytes are free for a link and a stamp.
+///   that was open at the call has ended. Only the last [`NODE_TAIL`](super::NODE_TAIL) bytes are free for a link and a stamp.
 ///   The epoch is the one whose guards are passed to [`find_lockless`](super::RangeTree::find_lockless).
 pub unsafe trait NodeStore<V> {
     /// Memory for one node.

@@ -1,11 +1,12 @@
 //! Exact queries, under the layout lock.
 
+mod cursor;
 mod gap;
 mod validate;
 
+pub use cursor::Entries;
 pub use validate::TreeViolation;
 
-use super::cursor::Entries;
 use super::held::HeldNode;
 use super::{Entry, RangeTree};
 use core::fmt;

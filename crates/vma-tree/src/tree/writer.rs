@@ -7,7 +7,7 @@ mod reserve;
 pub use insert::InsertError;
 
 use super::held::HeldNode;
-use super::node::Extent;
+use super::node::{Extent, is_mappable};
 use super::path::Path;
 use super::store::NodeStore;
 use super::{RangeTree, View};
@@ -118,12 +118,6 @@ impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
         // SAFETY: it came from the one store of this tree (contract of `writer`); the rest is the caller's.
         unsafe { self.store.retire(node) };
     }
-}
-
-/// Whether an entry may have this range.
-#[inline]
-pub(super) const fn is_mappable(range: VirtRange) -> bool {
-    !range.is_empty() && range.start().is_page_aligned() && range.end().is_page_aligned()
 }
 
 impl<'t, V, S: NodeStore<V>> Deref for Writer<'t, V, S> {

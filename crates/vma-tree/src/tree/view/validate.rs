@@ -2,8 +2,7 @@
 
 use super::View;
 use crate::tree::held::HeldNode;
-use crate::tree::node::{Extent, MIN_FILL, SLOTS};
-use crate::tree::writer::is_mappable;
+use crate::tree::node::{Extent, MIN_FILL, SLOTS, is_mappable};
 use quire_arch::{VirtAddr, VirtRange};
 
 /// A broken invariant of a tree.

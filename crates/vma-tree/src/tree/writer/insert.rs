@@ -1,7 +1,7 @@
 //! Adding an entry.
 
-use super::{Writer, is_mappable};
-use crate::tree::node::{Extent, MIN_FILL, Node, NodeSlot, SLOTS};
+use super::Writer;
+use crate::tree::node::{Extent, MIN_FILL, Node, NodeSlot, SLOTS, is_mappable};
 use crate::tree::path::Path;
 use crate::tree::store::{NodeStore, OutOfNodes};
 use core::ptr::NonNull;

@@ -1,7 +1,8 @@
 //! Iterating over entries in order, from either end, without allocation.
 
-use super::path::Path;
-use super::{Entry, View};
+use super::View;
+use crate::tree::Entry;
+use crate::tree::path::Path;
 use core::fmt;
 use core::iter::FusedIterator;
 use quire_arch::VirtRange;

@@ -16,7 +16,7 @@
 //! If any check fails, or the page is not certainly exclusive to the program, the slow path decides under the
 //! locks.
 
-use super::pin::PinnedPage;
+use super::PinnedPage;
 use crate::space::Space;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{Folio, FrameChain, Kind, Pinned};

@@ -1,6 +1,7 @@
 //! The place of a VMA in its anon_vma.
 
-use super::{SpaceCore, Vma};
+use super::Vma;
+use crate::space_core::SpaceCore;
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::NonNull;
