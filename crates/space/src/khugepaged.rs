@@ -7,6 +7,7 @@
 //! mapping that may have large leaves is checked under the mmap lock held shared. Only for a block within the
 //! limits is the lock taken exclusively, and the block checked again.
 
+use crate::mmap_writer::collapse::collapse_if_allowed;
 use crate::mmap_writer::{MmapWriter, collapse_orders, count_without_folio, may_collapse};
 use crate::space::Space;
 use crate::spaces::Spaces;
@@ -135,7 +136,7 @@ fn scan_space<P: Platform>(
         at = VirtAddr(block.0 + P::Paging::entry_bytes(Level::PMD));
         match prepare(space, block, limits) {
             Ok(Some(new)) => {
-                let result = MmapWriter::begin(spaces, space.core()).collapse_if_allowed(limits, new);
+                let result = collapse_if_allowed(&mut MmapWriter::begin(spaces, space.core()), limits, new);
                 step.collapsed += u64::from(result == Ok(true));
             }
             Err(CollapseError::OutOfMemory(_)) => {

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
+use crate::mmap_writer::collapse::collapse_block;
 use crate::mmap_writer::collapse_orders;
 use quire_arch::Pfn;
 use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
@@ -118,202 +119,196 @@ pub(crate) enum Lacks {
     Pages,
 }
 
-impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Advises what lies in `range` from where `done` says on, and notes in it what it has done, also if it
-    /// fails.
-    pub(crate) fn advise(
-        &mut self,
-        range: VirtRange,
-        advice: Advice,
-        done: &mut Advised,
-    ) -> Result<(), Error> {
-        if matches!(advice, Advice::Cold | Advice::PageOut) {
-            // Nothing is gathered, and reclaim, which comes below this, needs the stack.
-            return self.advise_mappings(range, done, |writer, vma, part| {
-                if let Effect::Age(way) = effect(&vma.snapshot(), advice)? {
-                    writer.age(part, way);
-                }
-                Ok(())
-            });
-        }
-        self.advise_gathering(range, advice, done)
-    }
-
-    #[inline(never)]
-    fn advise_gathering(
-        &mut self,
-        range: VirtRange,
-        advice: Advice,
-        done: &mut Advised,
-    ) -> Result<(), Error> {
-        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Discard);
-        let result = self.advise_mappings(range, done, |writer, vma, part| {
-            writer.advise_part(vma, part, advice, &mut unmapper)
+/// Advises what lies in `range` from where `done` says on, and notes in it what it has done, also if it
+/// fails.
+pub(crate) fn advise<P: Platform>(
+    writer: &mut MmapWriter<'_, P>,
+    range: VirtRange,
+    advice: Advice,
+    done: &mut Advised,
+) -> Result<(), Error> {
+    if matches!(advice, Advice::Cold | Advice::PageOut) {
+        // Nothing is gathered, and reclaim, which comes below this, needs the stack.
+        return advise_mappings(writer, range, done, |writer, vma, part| {
+            if let Effect::Age(way) = effect(&vma.snapshot(), advice)? {
+                age(writer, part, way);
+            }
+            Ok(())
         });
-        unmapper.finish();
-        result
     }
-
-    fn advise_mappings(
-        &mut self,
-        range: VirtRange,
-        done: &mut Advised,
-        mut each: impl FnMut(&mut Self, &'s Vma, VirtRange) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        while done.at < range.end() {
-            let rest = VirtRange::new(done.at, range.end());
-            let Some(vma) = self.first_in(rest) else { return Err(Error::NotMapped) };
-            done.hole |= vma.range().start() > done.at;
-            let part = vma.range().intersect(rest);
-            each(self, vma, part)?;
-            done.at = part.end();
-        }
-        if done.hole { Err(Error::NotMapped) } else { Ok(()) }
-    }
-
-    fn age(&self, part: VirtRange, way: Ageing) {
-        let begin = || self.spaces.begin_reclaim();
-        let page_out = |folios: &mut dyn Iterator<Item = Pfn>| {
-            self.spaces.reclaim().page_out(self.spaces, folios);
-        };
-        let gives_up = || self.core.is_killed();
-        Cold { tables: self.tables(), thp: self.spaces.thp(), way, begin, page_out, gives_up }.age(part);
-    }
-
-    fn advise_part(
-        &mut self,
-        vma: &'s Vma,
-        part: VirtRange,
-        advice: Advice,
-        unmapper: &mut Unmapper<'s, P>,
-    ) -> Result<(), Error> {
-        let snapshot = vma.snapshot();
-        let drops = matches!(advice, Advice::DontNeed | Advice::DontNeedLocked);
-        if drops && snapshot.flags.contains(VmFlags::HUGETLB) {
-            // Nothing to drop; the end is rounded down.
-            return if may_split(&snapshot, part.start()) { Ok(()) } else { Err(Error::WrongMapping) };
-        }
-        match effect(&snapshot, advice)? {
-            Effect::None => Ok(()),
-            Effect::Flags(flags) => self.modify(vma, part, flags).map(|_| ()).map_err(|error| match error {
-                Error::NoFrames(cause) => Error::TryAgain(cause),
-                Error::MapCountLimit => Error::MapCountLimitAgain,
-                other => other,
-            }),
-            Effect::Guard => self.guard_part(vma, part, unmapper),
-            Effect::Unguard => {
-                Guards::new(&self.tables()).remove_guards(part, snapshot.permissions());
-                unmapper.free_empty(part, FreeableRange(part));
-                Ok(())
-            }
-            Effect::Free => {
-                let lazy = LazyFree { tables: self.tables(), thp: self.spaces.thp() };
-                lazy.free_lazily(part, unmapper);
-                Ok(())
-            }
-            Effect::Age(way) => {
-                self.age(part, way);
-                Ok(())
-            }
-            Effect::Drop => {
-                // Faults may run concurrently: each comes before or after, and the table locks keep each page
-                // consistent.
-                let locked = vma.flags().contains(VmFlags::LOCKED);
-                unmapper.zap(part, if locked { Zap::LockedContents } else { Zap::Contents });
-                unmapper.free_empty(part, FreeableRange(part));
-                Ok(())
-            }
-        }
-    }
+    advise_gathering(writer, range, advice, done)
 }
 
-impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Collapses each aligned block of `range`. It fails where one lacks something that is to be had without
-    /// the lock, and `reached` is that block: the next call goes on from there, with the folio `new` if it
-    /// has one.
-    pub(crate) fn collapse(
-        &mut self,
-        range: VirtRange,
-        reached: &mut Option<ReachedBlock>,
-        new: &mut Option<NewFolio<'s, P>>,
-    ) -> Result<(), Error> {
-        let done = &mut Advised::none(range.start());
-        self.advise_mappings(range, done, |writer, vma, part| writer.collapse_part(vma, part, (reached, new)))
-    }
-
-    /// Collapses each aligned block in `part` of `vma`. As in Linux, it continues after a block that cannot
-    /// be collapsed, and returns the last failure; but a block without a table ends it.
-    fn collapse_part(
-        &mut self,
-        vma: &'s Vma,
-        part: VirtRange,
-        (reached, new): (&mut Option<ReachedBlock>, &mut Option<NewFolio<'s, P>>),
-    ) -> Result<(), Error> {
-        let snapshot = vma.snapshot();
-        let orders = collapse_orders(self.spaces, self.core, &snapshot, HugeUse::Collapse);
-        if orders.fitting(snapshot.range).is_empty() {
-            return Err(Error::WrongMapping);
-        }
-        let (start, end) = huge_borders::<P>(part.start(), part.end());
-        let block = P::Paging::entry_bytes(Level::PMD);
-        // Linux counts blocks even where the end lies before the start, and then misses some.
-        let failed = (end < start).then_some(Error::WrongMapping);
-        // The mapping may begin and end elsewhere than at the call before, so nothing is counted.
-        let mut now = ReachedBlock { at: start, lacks: None, failed };
-        match *reached {
-            Some(before) if (start..end).contains(&before.at) => now = before,
-            // All of it was collapsed.
-            Some(before) if start < end && end <= before.at => return Ok(()),
-            _ => {}
-        }
-        while now.at < end {
-            match self.collapse_block(vma, now.at, new) {
-                Ok(Presence::Whole) => {}
-                Ok(Presence::Partial) => {
-                    *reached = Some(ReachedBlock { lacks: Some(Lacks::Pages), ..now });
-                    return Err(Error::Busy);
-                }
-                Err(CollapseError::Unfit) => now.failed = Some(Error::WrongMapping),
-                Err(CollapseError::Busy) => now.failed = Some(Error::Busy),
-                Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
-                Err(CollapseError::OutOfMemory(error)) => {
-                    *reached = Some(ReachedBlock { lacks: Some(Lacks::Frames), ..now });
-                    return Err(error.into());
-                }
-                Err(CollapseError::OverLimit(_)) => return Err(Error::MemcgLimit),
-            }
-            now = ReachedBlock { at: VirtAddr(now.at.0 + block), ..now };
-        }
-        now.failed.map_or(Ok(()), Err)
-    }
+#[inline(never)]
+fn advise_gathering<P: Platform>(
+    writer: &mut MmapWriter<'_, P>,
+    range: VirtRange,
+    advice: Advice,
+    done: &mut Advised,
+) -> Result<(), Error> {
+    let mut unmapper = Unmapper::new(writer.tables(), FlushCause::Discard);
+    let result = advise_mappings(writer, range, done, |writer, vma, part| {
+        advise_part(writer, vma, part, advice, &mut unmapper)
+    });
+    unmapper.finish();
+    result
 }
 
-impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Puts guard pages in place of all pages of `part`, which lies in `vma`. The VMA is write-locked, so no
-    /// fault is in it. Everything that can fail comes before pages are dropped. A killed program gets no
-    /// tables: its memory is wanted back, and this call has the lock that its reaper needs.
-    fn guard_part(
-        &mut self,
-        vma: &'s Vma,
-        part: VirtRange,
-        unmapper: &mut Unmapper<'s, P>,
-    ) -> Result<(), Error> {
-        self.lock_vma(vma);
-        if vma.snapshot().backing.is_anonymous() {
-            self.faults().give_anon_vma(vma)?;
-        }
-        if let Err(error) = Guards::new(&self.tables()).make_bottoms(part, || !self.core.is_killed()) {
+fn advise_mappings<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    range: VirtRange,
+    done: &mut Advised,
+    mut each: impl FnMut(&mut MmapWriter<'s, P>, &'s Vma, VirtRange) -> Result<(), Error>,
+) -> Result<(), Error> {
+    while done.at < range.end() {
+        let rest = VirtRange::new(done.at, range.end());
+        let Some(vma) = writer.first_in(rest) else { return Err(Error::NotMapped) };
+        done.hole |= vma.range().start() > done.at;
+        let part = vma.range().intersect(rest);
+        each(writer, vma, part)?;
+        done.at = part.end();
+    }
+    if done.hole { Err(Error::NotMapped) } else { Ok(()) }
+}
+
+fn age<P: Platform>(writer: &MmapWriter<'_, P>, part: VirtRange, way: Ageing) {
+    let begin = || writer.spaces.begin_reclaim();
+    let page_out = |folios: &mut dyn Iterator<Item = Pfn>| {
+        writer.spaces.reclaim().page_out(writer.spaces, folios);
+    };
+    let gives_up = || writer.core.is_killed();
+    Cold { tables: writer.tables(), thp: writer.spaces.thp(), way, begin, page_out, gives_up }.age(part);
+}
+
+fn advise_part<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    vma: &'s Vma,
+    part: VirtRange,
+    advice: Advice,
+    unmapper: &mut Unmapper<'s, P>,
+) -> Result<(), Error> {
+    let snapshot = vma.snapshot();
+    let drops = matches!(advice, Advice::DontNeed | Advice::DontNeedLocked);
+    if drops && snapshot.flags.contains(VmFlags::HUGETLB) {
+        // Nothing to drop; the end is rounded down.
+        return if may_split(&snapshot, part.start()) { Ok(()) } else { Err(Error::WrongMapping) };
+    }
+    match effect(&snapshot, advice)? {
+        Effect::None => Ok(()),
+        Effect::Flags(flags) => writer.modify(vma, part, flags).map(|_| ()).map_err(|error| match error {
+            Error::NoFrames(cause) => Error::TryAgain(cause),
+            Error::MapCountLimit => Error::MapCountLimitAgain,
+            other => other,
+        }),
+        Effect::Guard => guard_part(writer, vma, part, unmapper),
+        Effect::Unguard => {
+            Guards::new(&writer.tables()).remove_guards(part, snapshot.permissions());
             unmapper.free_empty(part, FreeableRange(part));
-            return Err(error.into());
+            Ok(())
         }
-        let snapshot = vma.snapshot();
-        let flags = snapshot.flags | VmFlags::MAYBE_GUARD;
-        // As in Linux, of the whole VMA, and for good: a fork has to copy its tables. No walker of the rmap
-        // looks at this, so it takes no root lock.
-        vma.set(VmaSnapshot { flags, ..snapshot });
-        Guards::new(&self.tables()).install_guards(part, flags.contains(VmFlags::SHARED), unmapper);
-        Ok(())
+        Effect::Free => {
+            let lazy = LazyFree { tables: writer.tables(), thp: writer.spaces.thp() };
+            lazy.free_lazily(part, unmapper);
+            Ok(())
+        }
+        Effect::Age(way) => {
+            age(writer, part, way);
+            Ok(())
+        }
+        Effect::Drop => {
+            // Faults may run concurrently: each comes before or after, and the table locks keep each page
+            // consistent.
+            let locked = vma.flags().contains(VmFlags::LOCKED);
+            unmapper.zap(part, if locked { Zap::LockedContents } else { Zap::Contents });
+            unmapper.free_empty(part, FreeableRange(part));
+            Ok(())
+        }
     }
+}
+
+/// Collapses each aligned block of `range`. It fails where one lacks something that is to be had without
+/// the lock, and `reached` is that block: the next call goes on from there, with the folio `new` if it
+/// has one.
+pub(crate) fn collapse_blocks<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    range: VirtRange,
+    reached: &mut Option<ReachedBlock>,
+    new: &mut Option<NewFolio<'s, P>>,
+) -> Result<(), Error> {
+    let done = &mut Advised::none(range.start());
+    advise_mappings(writer, range, done, |writer, vma, part| collapse_part(writer, vma, part, (reached, new)))
+}
+
+/// Collapses each aligned block in `part` of `vma`. As in Linux, it continues after a block that cannot
+/// be collapsed, and returns the last failure; but a block without a table ends it.
+fn collapse_part<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    vma: &'s Vma,
+    part: VirtRange,
+    (reached, new): (&mut Option<ReachedBlock>, &mut Option<NewFolio<'s, P>>),
+) -> Result<(), Error> {
+    let snapshot = vma.snapshot();
+    let orders = collapse_orders(writer.spaces, writer.core, &snapshot, HugeUse::Collapse);
+    if orders.fitting(snapshot.range).is_empty() {
+        return Err(Error::WrongMapping);
+    }
+    let (start, end) = huge_borders::<P>(part.start(), part.end());
+    let block = P::Paging::entry_bytes(Level::PMD);
+    // Linux counts blocks even where the end lies before the start, and then misses some.
+    let failed = (end < start).then_some(Error::WrongMapping);
+    // The mapping may begin and end elsewhere than at the call before, so nothing is counted.
+    let mut now = ReachedBlock { at: start, lacks: None, failed };
+    match *reached {
+        Some(before) if (start..end).contains(&before.at) => now = before,
+        // All of it was collapsed.
+        Some(before) if start < end && end <= before.at => return Ok(()),
+        _ => {}
+    }
+    while now.at < end {
+        match collapse_block(writer, vma, now.at, new) {
+            Ok(Presence::Whole) => {}
+            Ok(Presence::Partial) => {
+                *reached = Some(ReachedBlock { lacks: Some(Lacks::Pages), ..now });
+                return Err(Error::Busy);
+            }
+            Err(CollapseError::Unfit) => now.failed = Some(Error::WrongMapping),
+            Err(CollapseError::Busy) => now.failed = Some(Error::Busy),
+            Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
+            Err(CollapseError::OutOfMemory(error)) => {
+                *reached = Some(ReachedBlock { lacks: Some(Lacks::Frames), ..now });
+                return Err(error.into());
+            }
+            Err(CollapseError::OverLimit(_)) => return Err(Error::MemcgLimit),
+        }
+        now = ReachedBlock { at: VirtAddr(now.at.0 + block), ..now };
+    }
+    now.failed.map_or(Ok(()), Err)
+}
+
+/// Puts guard pages in place of all pages of `part`, which lies in `vma`. The VMA is write-locked, so no
+/// fault is in it. Everything that can fail comes before pages are dropped. A killed program gets no
+/// tables: its memory is wanted back, and this call has the lock that its reaper needs.
+fn guard_part<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    vma: &'s Vma,
+    part: VirtRange,
+    unmapper: &mut Unmapper<'s, P>,
+) -> Result<(), Error> {
+    writer.lock_vma(vma);
+    if vma.snapshot().backing.is_anonymous() {
+        writer.faults().give_anon_vma(vma)?;
+    }
+    if let Err(error) = Guards::new(&writer.tables()).make_bottoms(part, || !writer.core.is_killed()) {
+        unmapper.free_empty(part, FreeableRange(part));
+        return Err(error.into());
+    }
+    let snapshot = vma.snapshot();
+    let flags = snapshot.flags | VmFlags::MAYBE_GUARD;
+    // As in Linux, of the whole VMA, and for good: a fork has to copy its tables. No walker of the rmap
+    // looks at this, so it takes no root lock.
+    vma.set(VmaSnapshot { flags, ..snapshot });
+    Guards::new(&writer.tables()).install_guards(part, flags.contains(VmFlags::SHARED), unmapper);
+    Ok(())
 }
 
 /// VMAs whose pages are not on LRU lists.

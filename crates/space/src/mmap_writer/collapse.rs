@@ -60,84 +60,82 @@ pub(crate) fn count_without_folio<P: Platform>(spaces: &Spaces<P>) {
     spaces.frames().events().add(&spaces.platform().pin(), VmEvent::ThpCollapseAllocFailed, 1);
 }
 
-impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Puts the folio `new` in the place of the pages of its block, which lies in `vma`, private anonymous
-    /// memory with an anon_vma. A block that one leaf maps already is left as it is.
-    fn replace_block(
-        &mut self,
-        vma: &'s Vma,
-        limits: CollapseLimits,
-        new: NewFolio<'_, P>,
-    ) -> Result<(), CollapseError> {
-        if self.core.is_killed() {
-            // Its pages may have been removed; none is filled with zeros again. The mmap lock keeps a removal
-            // away.
-            return Err(CollapseError::Unfit);
-        }
-        let (tables, start) = (self.tables(), new.start());
-        let table = match tables.lookup(start) {
-            Found::Huge(_) => return Ok(()),
-            Found::Nothing => return Err(CollapseError::NoTable),
-            Found::Table(table) => table,
-        };
-        let pmd = tables.find_pmd(start).ok_or(CollapseError::Unfit)?;
-        let (collapse, snapshot) = (Collapse(tables), vma.snapshot());
-        self.lock_vma(vma);
-        let _family = self.lock_anon_vmas([snapshot.anon]);
-        if collapse.check(table, limits)? == Presence::Partial {
-            // Pages that were there, or were swapped in for it, were reclaimed since, or guards were installed.
-            return Err(CollapseError::Unfit);
-        }
-        let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
-        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Collapse);
-        let result = collapse.replace_by_leaf(slot, table, new, &snapshot.new_page(start), unmapper.gather());
-        unmapper.finish();
-        result.inspect(|()| self.spaces.thp().count_collapsed())
+/// Puts the folio `new` in the place of the pages of its block, which lies in `vma`, private anonymous
+/// memory with an anon_vma. A block that one leaf maps already is left as it is.
+fn replace_block<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    vma: &'s Vma,
+    limits: CollapseLimits,
+    new: NewFolio<'_, P>,
+) -> Result<(), CollapseError> {
+    if writer.core.is_killed() {
+        // Its pages may have been removed; none is filled with zeros again. The mmap lock keeps a removal
+        // away.
+        return Err(CollapseError::Unfit);
     }
+    let (tables, start) = (writer.tables(), new.start());
+    let table = match tables.lookup(start) {
+        Found::Huge(_) => return Ok(()),
+        Found::Nothing => return Err(CollapseError::NoTable),
+        Found::Table(table) => table,
+    };
+    let pmd = tables.find_pmd(start).ok_or(CollapseError::Unfit)?;
+    let (collapse, snapshot) = (Collapse(tables), vma.snapshot());
+    writer.lock_vma(vma);
+    let _family = writer.lock_anon_vmas([snapshot.anon]);
+    if collapse.check(table, limits)? == Presence::Partial {
+        // Pages that were there, or were swapped in for it, were reclaimed since, or guards were installed.
+        return Err(CollapseError::Unfit);
+    }
+    let slot = HugeSlot { table: pmd, index: P::Paging::index(start, Level::PMD) };
+    let mut unmapper = Unmapper::new(writer.tables(), FlushCause::Collapse);
+    let result = collapse.replace_by_leaf(slot, table, new, &snapshot.new_page(start), unmapper.gather());
+    unmapper.finish();
+    result.inspect(|()| writer.spaces.thp().count_collapsed())
+}
 
-    /// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an
-    /// anon_vma, for a program's own request. A block that one leaf maps already is left as it is. Returns
-    /// [`Presence::Partial`] with a folio in `new` where pages are to be swapped in first: the next call goes
-    /// on with that.
-    pub(crate) fn collapse_block(
-        &mut self,
-        vma: &'s Vma,
-        start: VirtAddr,
-        new: &mut Option<NewFolio<'s, P>>,
-    ) -> Result<Presence, CollapseError> {
-        let folio = match new.take().filter(|new| new.start() == start) {
-            Some(folio) => folio,
-            None => {
-                if self.core.is_killed() {
-                    return Err(CollapseError::Unfit);
-                }
-                let collapse = Collapse(self.tables());
-                let Some(presence) = collapse.check_block(start, CollapseLimits::NONE)? else {
-                    return Ok(Presence::Whole);
-                };
-                let folio = allocate_with_room(self.spaces, &collapse, start)?;
-                if presence == Presence::Partial {
-                    *new = Some(folio);
-                    return Ok(Presence::Partial);
-                }
-                folio
+/// Collapses the aligned block at `start`, which lies in `vma`, private anonymous memory with an
+/// anon_vma, for a program's own request. A block that one leaf maps already is left as it is. Returns
+/// [`Presence::Partial`] with a folio in `new` where pages are to be swapped in first: the next call goes
+/// on with that.
+pub(crate) fn collapse_block<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    vma: &'s Vma,
+    start: VirtAddr,
+    new: &mut Option<NewFolio<'s, P>>,
+) -> Result<Presence, CollapseError> {
+    let folio = match new.take().filter(|new| new.start() == start) {
+        Some(folio) => folio,
+        None => {
+            if writer.core.is_killed() {
+                return Err(CollapseError::Unfit);
             }
-        };
-        self.replace_block(vma, CollapseLimits::NONE, folio).map(|()| Presence::Whole)
-    }
-
-    /// Puts the folio `new` in the place of the pages of its block, if that is still in a mapping that
-    /// khugepaged may collapse. Returns whether it did.
-    pub(crate) fn collapse_if_allowed(
-        &mut self,
-        limits: CollapseLimits,
-        new: NewFolio<'_, P>,
-    ) -> Result<bool, CollapseError> {
-        let Some(vma) = self.find(new.start()) else { return Ok(false) };
-        let allowed = may_collapse(self.spaces, self.core, &vma.snapshot(), new.start(), HugeUse::Khugepaged);
-        if !allowed || self.tables().find(new.start()).is_none() {
-            return Ok(false);
+            let collapse = Collapse(writer.tables());
+            let Some(presence) = collapse.check_block(start, CollapseLimits::NONE)? else {
+                return Ok(Presence::Whole);
+            };
+            let folio = allocate_with_room(writer.spaces, &collapse, start)?;
+            if presence == Presence::Partial {
+                *new = Some(folio);
+                return Ok(Presence::Partial);
+            }
+            folio
         }
-        self.replace_block(vma, limits, new).map(|()| true)
+    };
+    replace_block(writer, vma, CollapseLimits::NONE, folio).map(|()| Presence::Whole)
+}
+
+/// Puts the folio `new` in the place of the pages of its block, if that is still in a mapping that
+/// khugepaged may collapse. Returns whether it did.
+pub(crate) fn collapse_if_allowed<P: Platform>(
+    writer: &mut MmapWriter<'_, P>,
+    limits: CollapseLimits,
+    new: NewFolio<'_, P>,
+) -> Result<bool, CollapseError> {
+    let Some(vma) = writer.find(new.start()) else { return Ok(false) };
+    let allowed = may_collapse(writer.spaces, writer.core, &vma.snapshot(), new.start(), HugeUse::Khugepaged);
+    if !allowed || writer.tables().find(new.start()).is_none() {
+        return Ok(false);
     }
+    replace_block(writer, vma, limits, new).map(|()| true)
 }

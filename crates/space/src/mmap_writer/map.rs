@@ -150,189 +150,187 @@ impl MapRequest {
     }
 }
 
-impl<P: Platform> MmapWriter<'_, P> {
-    /// Refuses a new mapping where there are too many. Linux looks at that before it looks at the address.
-    pub(crate) fn check_map_count(&self) -> Result<(), Error> {
-        if self.mappings() > self.core.limits.load().mappings { Err(Error::MapCountLimit) } else { Ok(()) }
-    }
+/// Refuses a new mapping where there are too many. Linux looks at that before it looks at the address.
+pub(crate) fn check_map_count<P: Platform>(writer: &MmapWriter<'_, P>) -> Result<(), Error> {
+    if writer.mappings() > writer.core.limits.load().mappings { Err(Error::MapCountLimit) } else { Ok(()) }
+}
 
-    /// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA.
-    pub(crate) fn map_request(&mut self, request: &MapRequest, range: VirtRange) -> Result<VmFlags, Error> {
-        let mut flags = self.flags_for(request);
-        // Linux maps huge pages as an internal file.
-        let huge_file;
-        let file = match &request.huge_pages {
-            None => request.file.as_ref(),
-            Some((_, page_offset)) => {
-                huge_file = MappedFile::new(0, *page_offset);
-                Some(&huge_file)
-            }
-        };
-        self.check_map(request, range, (flags, file))?;
+/// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA.
+pub(crate) fn map_request<P: Platform>(
+    writer: &mut MmapWriter<'_, P>,
+    request: &MapRequest,
+    range: VirtRange,
+) -> Result<VmFlags, Error> {
+    let mut flags = flags_for(writer, request);
+    // Linux maps huge pages as an internal file.
+    let huge_file;
+    let file = match &request.huge_pages {
+        None => request.file.as_ref(),
+        Some((_, page_offset)) => {
+            huge_file = MappedFile::new(0, *page_offset);
+            Some(&huge_file)
+        }
+    };
+    check_map(writer, request, range, (flags, file))?;
 
-        let occupied = self.first_in(range).is_some();
-        let splits = if occupied { self.vmas_to_unmap(range) } else { 0 };
-        if occupied {
-            // Once the rest of a mapping is two there would be one too many, and one more for the new one.
-            if splits > 0 && self.mappings() >= self.core.limits.load().mappings {
-                return Err(Error::MapCountLimit);
-            }
-            self.may_cut(range)?;
+    let occupied = writer.first_in(range).is_some();
+    let splits = if occupied { writer.vmas_to_unmap(range) } else { 0 };
+    if occupied {
+        // Once the rest of a mapping is two there would be one too many, and one more for the new one.
+        if splits > 0 && writer.mappings() >= writer.core.limits.load().mappings {
+            return Err(Error::MapCountLimit);
         }
-        let replaced = if occupied { self.replaced_by(range) } else { Replaced::default() };
-        self.may_expand(flags, range.pages() - replaced.pages)?;
-        if flags.intersects(VmFlags::SPECIAL) {
-            flags -= VmFlags::LOCK_MASK;
-        }
-        if request.huge_pages.is_some() || request.objection.is_some() {
-            self.call_file_operation(request, range, flags)?;
-        }
-        let mut charge = 0;
-        if flags.is_accountable() {
-            charge = range.pages() - replaced.accounted.min(range.pages());
-            self.spaces.promise(charge)?;
-            flags |= VmFlags::ACCOUNT;
-        }
-        let (backing, page_offset) = match &request.file {
-            Some(file) if !file.vm_flags.contains(VmFlags::ZEROS) => {
-                (Backing::file(file.id), file.page_offset)
-            }
-            Some(file) if request.is_shared_zeros() => {
-                (Backing::shared_anonymous(self.spaces.new_number()), file.page_offset)
-            }
-            Some(file) => (Backing::zeros(file.id), file.page_offset),
-            None if request.flags.contains(MapFlags::SHARED) || file.is_some() => {
-                let offset = file.map_or(0, |file| file.page_offset);
-                (Backing::shared_anonymous(self.spaces.new_number()), offset)
-            }
-            None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
-        };
-        let proposal = Proposal { range, flags, page_offset, backing, anon: AnonVmaRef::NONE };
-        let mut neighbours = self.neighbours_for(&proposal);
-        let mut prepared = match self.prepare(neighbours.vmas_needed() + splits) {
-            Ok(prepared) => prepared,
-            Err(error) => {
-                self.spaces.commit().release(charge);
-                return Err(error.into());
-            }
-        };
-        if flags.contains(VmFlags::ACCOUNT) {
-            // `unmap` releases the charge of the replaced part, so the new mapping takes that part over.
-            self.spaces.commit().charge_unchecked(range.pages() - charge);
-        }
-        if occupied {
-            self.unmap(range, &mut prepared);
-            // The same choice as before, but what is left of a mapping that was split may be another VMA now.
-            neighbours = self.neighbours_for(&proposal);
-        }
-        let _ = self.map(&proposal, neighbours, &mut prepared);
-        Ok(flags)
+        writer.may_cut(range)?;
     }
+    let replaced = if occupied { replaced_by(writer, range) } else { Replaced::default() };
+    writer.may_expand(flags, range.pages() - replaced.pages)?;
+    if flags.intersects(VmFlags::SPECIAL) {
+        flags -= VmFlags::LOCK_MASK;
+    }
+    if request.huge_pages.is_some() || request.objection.is_some() {
+        call_file_operation(writer, request, range, flags)?;
+    }
+    let mut charge = 0;
+    if flags.is_accountable() {
+        charge = range.pages() - replaced.accounted.min(range.pages());
+        writer.spaces.promise(charge)?;
+        flags |= VmFlags::ACCOUNT;
+    }
+    let (backing, page_offset) = match &request.file {
+        Some(file) if !file.vm_flags.contains(VmFlags::ZEROS) => (Backing::file(file.id), file.page_offset),
+        Some(file) if request.is_shared_zeros() => {
+            (Backing::shared_anonymous(writer.spaces.new_number()), file.page_offset)
+        }
+        Some(file) => (Backing::zeros(file.id), file.page_offset),
+        None if request.flags.contains(MapFlags::SHARED) || file.is_some() => {
+            let offset = file.map_or(0, |file| file.page_offset);
+            (Backing::shared_anonymous(writer.spaces.new_number()), offset)
+        }
+        None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
+    };
+    let proposal = Proposal { range, flags, page_offset, backing, anon: AnonVmaRef::NONE };
+    let mut neighbours = writer.neighbours_for(&proposal);
+    let mut prepared = match writer.prepare(neighbours.vmas_needed() + splits) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            writer.spaces.commit().release(charge);
+            return Err(error.into());
+        }
+    };
+    if flags.contains(VmFlags::ACCOUNT) {
+        // `unmap` releases the charge of the replaced part, so the new mapping takes that part over.
+        writer.spaces.commit().charge_unchecked(range.pages() - charge);
+    }
+    if occupied {
+        writer.unmap(range, &mut prepared);
+        // The same choice as before, but what is left of a mapping that was split may be another VMA now.
+        neighbours = writer.neighbours_for(&proposal);
+    }
+    let _ = writer.map(&proposal, neighbours, &mut prepared);
+    Ok(flags)
+}
 
-    /// Refuses a request for what it asks, in Linux's order, before it is looked at what it would replace.
-    /// `file` is what a mapping with `flags` would map.
-    fn check_map(
-        &self,
-        request: &MapRequest,
-        range: VirtRange,
-        (flags, file): (VmFlags, Option<&MappedFile>),
-    ) -> Result<(), Error> {
-        let limits = self.core.limits.load();
-        if request.flags.contains(MapFlags::FIXED_NOREPLACE) && self.first_in(range).is_some() {
-            return Err(Error::Occupied);
-        }
-        if request.flags.contains(MapFlags::LOCKED)
-            && !self.rights.contains(Rights::LOCK)
-            && limits.locked == 0
-        {
-            return Err(Error::NotPermitted);
-        }
-        if !self.may_lock_more(flags, range.pages()) {
-            return Err(Error::LockLimitAgain);
-        }
-        if file.is_some_and(|file| !file.has(range.pages())) {
-            return Err(Error::OffsetOverflow);
-        }
-        // The file's own operation is called last.
-        if let Some(objection) = &request.objection
-            && !objection.is_of_the_operation()
-        {
-            return Err(*objection);
-        }
-        if request.flags.contains(MapFlags::GROWSDOWN)
-            && (file.is_some() || request.flags.contains(MapFlags::SHARED))
-        {
-            return Err(Error::BadFlags);
-        }
-        self.check_exec_gain(flags, flags)
+/// Refuses a request for what it asks, in Linux's order, before it is looked at what it would replace.
+/// `file` is what a mapping with `flags` would map.
+fn check_map<P: Platform>(
+    writer: &MmapWriter<'_, P>,
+    request: &MapRequest,
+    range: VirtRange,
+    (flags, file): (VmFlags, Option<&MappedFile>),
+) -> Result<(), Error> {
+    let limits = writer.core.limits.load();
+    if request.flags.contains(MapFlags::FIXED_NOREPLACE) && writer.first_in(range).is_some() {
+        return Err(Error::Occupied);
     }
+    if request.flags.contains(MapFlags::LOCKED) && !writer.rights.contains(Rights::LOCK) && limits.locked == 0
+    {
+        return Err(Error::NotPermitted);
+    }
+    if !writer.may_lock_more(flags, range.pages()) {
+        return Err(Error::LockLimitAgain);
+    }
+    if file.is_some_and(|file| !file.has(range.pages())) {
+        return Err(Error::OffsetOverflow);
+    }
+    // The file's own operation is called last.
+    if let Some(objection) = &request.objection
+        && !objection.is_of_the_operation()
+    {
+        return Err(*objection);
+    }
+    if request.flags.contains(MapFlags::GROWSDOWN)
+        && (file.is_some() || request.flags.contains(MapFlags::SHARED))
+    {
+        return Err(Error::BadFlags);
+    }
+    writer.check_exec_gain(flags, flags)
+}
 
-    /// The result of the file's own operation, which Linux calls last: by then it has unmapped the replaced
-    /// mappings.
-    #[cold]
-    fn call_file_operation(
-        &mut self,
-        request: &MapRequest,
-        range: VirtRange,
-        flags: VmFlags,
-    ) -> Result<(), Error> {
-        let refused = match request.huge_pages {
-            Some((size, page_offset)) => Self::reserve_huge(size, page_offset, flags),
-            None => request.objection.map_or(Ok(()), Err),
-        };
-        if refused.is_err() {
-            self.unmap_checked(range)?;
-        }
-        refused
+/// The result of the file's own operation, which Linux calls last: by then it has unmapped the replaced
+/// mappings.
+#[cold]
+fn call_file_operation<P: Platform>(
+    writer: &mut MmapWriter<'_, P>,
+    request: &MapRequest,
+    range: VirtRange,
+    flags: VmFlags,
+) -> Result<(), Error> {
+    let refused = match request.huge_pages {
+        Some((size, page_offset)) => MmapWriter::<P>::reserve_huge(size, page_offset, flags),
+        None => request.objection.map_or(Ok(()), Err),
+    };
+    if refused.is_err() {
+        writer.unmap_checked(range)?;
     }
+    refused
+}
 
-    fn flags_for(&self, request: &MapRequest) -> VmFlags {
-        let asked = request.flags;
-        let mut flags =
-            VmFlags::from_protection(request.protection) | VmFlags::MAY_ACCESS | self.core.default_flags();
-        flags.set(VmFlags::GROWSDOWN, asked.contains(MapFlags::GROWSDOWN));
-        flags.set(VmFlags::NOHUGEPAGE, asked.contains(MapFlags::STACK));
-        if asked.contains(MapFlags::LOCKED) {
-            flags |= VmFlags::LOCKED;
-        }
-        if let Some(file) = &request.file {
-            flags.set(VmFlags::MAYWRITE, file.may.contains(Protection::WRITE));
-            flags.set(VmFlags::MAYEXEC, file.may.contains(Protection::EXECUTE));
-        }
-        if asked.contains(MapFlags::SHARED) {
-            flags |= VmFlags::SHARED | VmFlags::MAYSHARE;
-            if request.file.as_ref().is_some_and(|file| !file.writable) {
-                flags -= VmFlags::SHARED | VmFlags::MAYWRITE;
-            }
-        }
-        if let Some(file) = &request.file {
-            flags.set(VmFlags::HUGE_ALIGNED, request.huge_aligned_file().is_some());
-            if !request.is_shared_zeros() {
-                flags |= file.vm_flags & OF_FILES;
-            }
-        }
-        let honoured = request.huge_pages.is_some() || self.spaces.commit().honours_noreserve();
-        flags.set(VmFlags::NORESERVE, asked.contains(MapFlags::NORESERVE) && honoured);
-        if let Some((size, _)) = request.huge_pages {
-            flags |= size.flags();
-        }
-        flags
+fn flags_for<P: Platform>(writer: &MmapWriter<'_, P>, request: &MapRequest) -> VmFlags {
+    let asked = request.flags;
+    let mut flags =
+        VmFlags::from_protection(request.protection) | VmFlags::MAY_ACCESS | writer.core.default_flags();
+    flags.set(VmFlags::GROWSDOWN, asked.contains(MapFlags::GROWSDOWN));
+    flags.set(VmFlags::NOHUGEPAGE, asked.contains(MapFlags::STACK));
+    if asked.contains(MapFlags::LOCKED) {
+        flags |= VmFlags::LOCKED;
     }
+    if let Some(file) = &request.file {
+        flags.set(VmFlags::MAYWRITE, file.may.contains(Protection::WRITE));
+        flags.set(VmFlags::MAYEXEC, file.may.contains(Protection::EXECUTE));
+    }
+    if asked.contains(MapFlags::SHARED) {
+        flags |= VmFlags::SHARED | VmFlags::MAYSHARE;
+        if request.file.as_ref().is_some_and(|file| !file.writable) {
+            flags -= VmFlags::SHARED | VmFlags::MAYWRITE;
+        }
+    }
+    if let Some(file) = &request.file {
+        flags.set(VmFlags::HUGE_ALIGNED, request.huge_aligned_file().is_some());
+        if !request.is_shared_zeros() {
+            flags |= file.vm_flags & OF_FILES;
+        }
+    }
+    let honoured = request.huge_pages.is_some() || writer.spaces.commit().honours_noreserve();
+    flags.set(VmFlags::NORESERVE, asked.contains(MapFlags::NORESERVE) && honoured);
+    if let Some((size, _)) = request.huge_pages {
+        flags |= size.flags();
+    }
+    flags
+}
 
-    /// What a mapping at `range` would replace.
-    fn replaced_by(&self, range: VirtRange) -> Replaced {
-        let mut replaced = Replaced::default();
-        let mut at = range.start();
-        while let Some(vma) = self.first_in(VirtRange::new(at, range.end())) {
-            let part = vma.range().intersect(range);
-            replaced.pages += part.pages();
-            if vma.flags().contains(VmFlags::ACCOUNT) {
-                replaced.accounted += part.pages();
-            }
-            at = part.end();
+/// What a mapping at `range` would replace.
+fn replaced_by<P: Platform>(writer: &MmapWriter<'_, P>, range: VirtRange) -> Replaced {
+    let mut replaced = Replaced::default();
+    let mut at = range.start();
+    while let Some(vma) = writer.first_in(VirtRange::new(at, range.end())) {
+        let part = vma.range().intersect(range);
+        replaced.pages += part.pages();
+        if vma.flags().contains(VmFlags::ACCOUNT) {
+            replaced.accounted += part.pages();
         }
-        replaced
+        at = part.end();
     }
+    replaced
 }
 
 /// Pages that are unmapped when a mapping takes their place.

@@ -4,20 +4,20 @@
 //! fail with nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so
 //! that no fault is in them, and stay so until the section ends.
 
-mod advise;
-mod brk;
-mod collapse;
-mod fork;
+pub(crate) mod advise;
+pub(crate) mod brk;
+pub(crate) mod collapse;
+pub(crate) mod fork;
 mod hugetlb;
 mod install;
 mod limits;
-mod lock;
-mod map;
-mod placement;
+pub(crate) mod lock;
+pub(crate) mod map;
+pub(crate) mod placement;
 mod prepared;
-mod protect;
-mod remap;
-mod stack;
+pub(crate) mod protect;
+pub(crate) mod remap;
+pub(crate) mod stack;
 mod unmap;
 
 pub use advise::Advice;

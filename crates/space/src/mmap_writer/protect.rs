@@ -6,85 +6,80 @@ use quire_arch::{Platform, VirtAddr, VirtRange};
 use quire_pagetable::{Protector, Unmapper};
 use quire_rmap::{Protection, VmFlags, Vma};
 
-impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Changes what lies in `range` from `at` on, and moves `at` behind what it has changed. Ends early
-    /// behind a part that is to be populated, which it returns.
-    pub(crate) fn protect_range(
-        &mut self,
-        range: VirtRange,
-        at: &mut VirtAddr,
-        protection: Protection,
-        unmapper: &mut Unmapper<'s, P>,
-    ) -> Result<Option<VirtRange>, Error> {
-        while *at < range.end() {
-            let vma = self.find(*at).ok_or(Error::NotMapped)?;
-            let part = VirtRange::new(*at, vma.range().end().min(range.end()));
-            let populates = self.protect_part(vma, part, protection, unmapper)?;
-            *at = part.end();
-            if populates {
-                return Ok(Some(part));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Mlocked memory that has become writable gets its own pages now. As in Linux, a failure is ignored.
-    pub(crate) fn populate_locked(&self, part: VirtRange) {
-        if let Some(vma) = self.find(part.start()) {
-            let _ = self.faults().populate_part(vma, part, None);
+/// Changes what lies in `range` from `at` on, and moves `at` behind what it has changed. Ends early
+/// behind a part that is to be populated, which it returns.
+pub(crate) fn protect_range<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    range: VirtRange,
+    at: &mut VirtAddr,
+    protection: Protection,
+    unmapper: &mut Unmapper<'s, P>,
+) -> Result<Option<VirtRange>, Error> {
+    while *at < range.end() {
+        let vma = writer.find(*at).ok_or(Error::NotMapped)?;
+        let part = VirtRange::new(*at, vma.range().end().min(range.end()));
+        let populates = protect_part(writer, vma, part, protection, unmapper)?;
+        *at = part.end();
+        if populates {
+            return Ok(Some(part));
         }
     }
+    Ok(None)
+}
 
-    /// Changes nothing if it fails. Returns whether the part is to be [populated](Self::populate_locked).
-    fn protect_part(
-        &mut self,
-        vma: &'s Vma,
-        part: VirtRange,
-        protection: Protection,
-        unmapper: &mut Unmapper<'s, P>,
-    ) -> Result<bool, Error> {
-        let snapshot = vma.snapshot();
-        let old = snapshot.flags;
-        let mut new = (old - VmFlags::ACCESS) | VmFlags::from_protection(protection);
-        // Each access must have its MAY flag, four bits up.
-        let may = VmFlags::from_bits_truncate((old & VmFlags::MAY_ACCESS).bits() >> 4);
-        if !may.contains(new & VmFlags::ACCESS) {
-            return Err(Error::AccessDenied);
-        }
-        self.check_exec_gain(old, new)?;
-        if new == old {
-            return Ok(false);
-        }
-        let pages = part.pages();
-        let mut charged = 0;
-        let mut released = 0;
-        if new.contains(VmFlags::WRITE) {
-            if let Err(error) = self.may_expand(new, pages)
-                && self.may_expand(old, pages).is_ok()
-            {
-                return Err(error);
-            }
-            let counted = VmFlags::ACCOUNT | VmFlags::WRITE | VmFlags::SHARED | VmFlags::NORESERVE;
-            if !old.intersects(counted) {
-                self.spaces.promise(pages)?;
-                charged = pages;
-                new |= VmFlags::ACCOUNT;
-            }
-        } else if old.contains(VmFlags::ACCOUNT)
-            && snapshot.backing.is_anonymous()
-            && !snapshot.anon.is_some()
+/// Mlocked memory that has become writable gets its own pages now. As in Linux, a failure is ignored.
+pub(crate) fn populate_locked<P: Platform>(writer: &MmapWriter<'_, P>, part: VirtRange) {
+    if let Some(vma) = writer.find(part.start()) {
+        let _ = writer.faults().populate_part(vma, part, None);
+    }
+}
+
+/// Changes nothing if it fails. Returns whether the part is to be [populated](populate_locked).
+fn protect_part<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
+    vma: &'s Vma,
+    part: VirtRange,
+    protection: Protection,
+    unmapper: &mut Unmapper<'s, P>,
+) -> Result<bool, Error> {
+    let snapshot = vma.snapshot();
+    let old = snapshot.flags;
+    let mut new = (old - VmFlags::ACCESS) | VmFlags::from_protection(protection);
+    // Each access must have its MAY flag, four bits up.
+    let may = VmFlags::from_bits_truncate((old & VmFlags::MAY_ACCESS).bits() >> 4);
+    if !may.contains(new & VmFlags::ACCESS) {
+        return Err(Error::AccessDenied);
+    }
+    writer.check_exec_gain(old, new)?;
+    if new == old {
+        return Ok(false);
+    }
+    let pages = part.pages();
+    let mut charged = 0;
+    let mut released = 0;
+    if new.contains(VmFlags::WRITE) {
+        if let Err(error) = writer.may_expand(new, pages)
+            && writer.may_expand(old, pages).is_ok()
         {
-            // Nothing was ever written there, and now nothing can be written.
-            released = pages;
-            new -= VmFlags::ACCOUNT;
-        }
-        if let Err(error) = self.modify(vma, part, new) {
-            self.spaces.commit().release(charged);
             return Err(error);
         }
-        self.spaces.commit().release(released);
-        Protector::new(&self.tables()).protect(part, new.permissions(), unmapper.gather());
-        let locked = VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED;
-        Ok(old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE))
+        let counted = VmFlags::ACCOUNT | VmFlags::WRITE | VmFlags::SHARED | VmFlags::NORESERVE;
+        if !old.intersects(counted) {
+            writer.spaces.promise(pages)?;
+            charged = pages;
+            new |= VmFlags::ACCOUNT;
+        }
+    } else if old.contains(VmFlags::ACCOUNT) && snapshot.backing.is_anonymous() && !snapshot.anon.is_some() {
+        // Nothing was ever written there, and now nothing can be written.
+        released = pages;
+        new -= VmFlags::ACCOUNT;
     }
+    if let Err(error) = writer.modify(vma, part, new) {
+        writer.spaces.commit().release(charged);
+        return Err(error);
+    }
+    writer.spaces.commit().release(released);
+    Protector::new(&writer.tables()).protect(part, new.permissions(), unmapper.gather());
+    let locked = VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED;
+    Ok(old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE))
 }

@@ -3,6 +3,7 @@
 use super::page_range;
 use crate::error::Error;
 use crate::faults::PopulateError;
+use crate::mmap_writer::advise::{advise, collapse_blocks};
 use crate::mmap_writer::{Advice, Advised, Lacks, MmapWriter, ReachedBlock, count_without_folio};
 use crate::space::Space;
 use quire_arch::{Access, Platform, VirtAddr, VirtRange};
@@ -35,7 +36,7 @@ impl<P: Platform> Space<'_, P> {
         let mut section = MmapWriter::begin(self.spaces, self.core());
         let mut done = Advised::none(range.start());
         self.in_turns(|| {
-            let result = section.advise(range, advice, &mut done);
+            let result = advise(&mut section, range, advice, &mut done);
             (result, done.at.0 - range.start().0)
         })
     }
@@ -47,7 +48,12 @@ impl<P: Platform> Space<'_, P> {
         let (mut reached, mut new): (Option<ReachedBlock>, _) = (None, None);
         let mut reclaimed_for = None;
         loop {
-            let result = MmapWriter::begin(self.spaces, self.core()).collapse(range, &mut reached, &mut new);
+            let result = collapse_blocks(
+                &mut MmapWriter::begin(self.spaces, self.core()),
+                range,
+                &mut reached,
+                &mut new,
+            );
             let Some((block, lacks)) =
                 reached.as_mut().and_then(|block| block.lacks.take().map(|it| (block, it)))
             else {

@@ -1,5 +1,6 @@
 //! `brk`.
 
+use crate::mmap_writer::brk::move_break;
 use crate::space::Space;
 use quire_arch::{Platform, VirtAddr};
 use quire_rmap::VmFlags;
@@ -17,7 +18,7 @@ impl<P: Platform> Space<'_, P> {
         let mut now = self.program_break();
         let grown = self.with_reclaim(|| {
             let mut section = self.writer();
-            let grown = section.move_break(wanted);
+            let grown = move_break(&mut section, wanted);
             now = self.program_break();
             grown
         });

@@ -6,6 +6,7 @@
 //! path, under the mmap lock.
 
 use crate::error::Error;
+use crate::mmap_writer::stack::grow_stack;
 use crate::mmap_writer::vma_key;
 use crate::space::Space;
 use crate::spaces::Attempts;
@@ -224,7 +225,7 @@ impl<P: Platform> Space<'_, P> {
                 }
             }
             // The mmap lock is dropped in between, so everything is looked up again afterwards.
-            let grown = self.writer().grow_stack(addr);
+            let grown = grow_stack(&mut self.writer(), addr);
             match grown {
                 Ok(()) => {}
                 // Each time that there is none, as for the page itself: others may be faster to take what was

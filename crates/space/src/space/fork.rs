@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
+use crate::mmap_writer::fork::copy_to;
 use crate::space::OOM_SCORE_ADJ_NEVER;
 use crate::space::Space;
 use quire_arch::Platform;
@@ -37,7 +38,7 @@ impl<'m, P: Platform> Space<'m, P> {
         child.set_exec_gain(self.exec_gain().inherited())?;
         // What is copied at once is charged there.
         child.follow_memcg(self);
-        section.copy_to(child.core())?;
+        copy_to(&section, child.core())?;
         // The parent may have changed it since. As in Linux, the child is where its parent is in the end.
         child.follow_memcg(self);
         child.set_oom_score_adj(self.oom_score_adj());

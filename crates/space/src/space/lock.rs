@@ -3,6 +3,7 @@
 use crate::error::Error;
 use crate::faults::PopulateError;
 use crate::mmap_writer::MmapWriter;
+use crate::mmap_writer::lock::{locked_in, set_lock, set_lock_of_all};
 use crate::space::Space;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
@@ -54,7 +55,7 @@ impl<P: Platform> Space<'_, P> {
             if !self.rights().contains(Rights::LOCK) && locked.saturating_add(pages) > allowed {
                 let to_the_end =
                     VirtRange::new(addr.page_start(), P::Paging::USER_END.max(addr.page_start()));
-                let already = range.unwrap_or(Some(to_the_end)).map_or(0, |range| section.locked_in(range));
+                let already = range.unwrap_or(Some(to_the_end)).map_or(0, |range| locked_in(&section, range));
                 if locked.saturating_add(pages - already.min(pages)) > allowed {
                     return Err(Error::LockLimit);
                 }
@@ -88,7 +89,7 @@ impl<P: Platform> Space<'_, P> {
         wanted: VmFlags,
     ) -> Result<Result<(), Error>, Error> {
         let mut at = range.start();
-        self.in_turns(|| (section.set_lock(range, &mut at, wanted), at.0 - range.start().0))
+        self.in_turns(|| (set_lock(section, range, &mut at, wanted), at.0 - range.start().0))
     }
 
     /// Locks everything that is or will be mapped.
@@ -115,7 +116,7 @@ impl<P: Platform> Space<'_, P> {
             if !what.contains(LockAll::CURRENT) {
                 return Ok(());
             }
-            section.set_lock_of_all(wanted);
+            set_lock_of_all(&mut section, wanted);
         }
         self.populate(VirtRange::new(VirtAddr(0), VirtAddr(!(PAGE_SIZE - 1))));
         Ok(())
@@ -139,6 +140,6 @@ impl<P: Platform> Space<'_, P> {
     pub fn munlockall(&self) {
         let mut section = MmapWriter::begin(self.spaces, self.core());
         self.core().default_flags.store(0, Ordering::Relaxed);
-        section.set_lock_of_all(VmFlags::empty());
+        set_lock_of_all(&mut section, VmFlags::empty());
     }
 }

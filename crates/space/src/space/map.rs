@@ -3,6 +3,8 @@
 use crate::error::Error;
 use crate::mmap_writer::MapFlags;
 use crate::mmap_writer::MapRequest;
+use crate::mmap_writer::map::{check_map_count, map_request};
+use crate::mmap_writer::placement::place;
 use crate::space::Space;
 use quire_arch::addr::page_align_up;
 use quire_arch::{Platform, VirtAddr, VirtRange};
@@ -48,9 +50,9 @@ impl<P: Platform> Space<'_, P> {
         len: u64,
     ) -> Result<(VirtRange, VmFlags), Error> {
         let mut section = self.writer();
-        section.check_map_count()?;
-        let addr = section.place(request, hint, len)?;
+        check_map_count(&section)?;
+        let addr = place(&section, request, hint, len)?;
         let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
-        Ok((range, section.map_request(request, range)?))
+        Ok((range, map_request(&mut section, request, range)?))
     }
 }

@@ -3,6 +3,7 @@
 use super::page_range;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
+use crate::mmap_writer::protect::{populate_locked, protect_range};
 use crate::space::Space;
 use quire_arch::{Platform, VirtAddr, VirtRange};
 use quire_pagetable::{FlushCause, Unmapper};
@@ -48,7 +49,7 @@ impl<P: Platform> Space<'_, P> {
             let result = loop {
                 match self.protect_turn(&mut section, range, &mut at, protection) {
                     Ok(None) => break Ok(()),
-                    Ok(Some(part)) => section.populate_locked(part),
+                    Ok(Some(part)) => populate_locked(&section, part),
                     Err(error) => break Err(error),
                 }
             };
@@ -66,7 +67,7 @@ impl<P: Platform> Space<'_, P> {
         protection: Protection,
     ) -> Result<Option<VirtRange>, Error> {
         let mut unmapper = Unmapper::new(self.tables(), FlushCause::Protect);
-        let result = section.protect_range(range, at, protection, &mut unmapper);
+        let result = protect_range(section, range, at, protection, &mut unmapper);
         // Also after a failure: what has changed until then must not be in any TLB.
         unmapper.finish();
         result

@@ -1,6 +1,7 @@
 //! `mremap`.
 
 use crate::error::Error;
+use crate::mmap_writer::remap::remap_once;
 use crate::mmap_writer::{MmapWriter, Progress, Remap, RemapFlags, Remapped};
 use crate::space::Space;
 use quire_arch::{Platform, VirtAddr};
@@ -50,7 +51,7 @@ impl<P: Platform> Space<'_, P> {
     ) -> Result<Remapped, Error> {
         // One flush for all that the turn moves and unmaps.
         let mut unmapper = Unmapper::new(self.tables(), FlushCause::Move);
-        let remapped = section.remap(remap, &mut unmapper, progress);
+        let remapped = remap_once(section, remap, &mut unmapper, progress);
         unmapper.finish();
         self.core().tables.cpus.end_moves();
         remapped
