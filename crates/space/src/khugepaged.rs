@@ -7,8 +7,10 @@
 //! mapping that may have large leaves is checked under the mmap lock held shared. Only for a block within the
 //! limits is the lock taken exclusively, and the block checked again.
 
-use crate::mmap_writer::collapse::collapse_if_allowed;
-use crate::mmap_writer::{MmapWriter, collapse_orders, count_without_folio, may_collapse};
+use crate::calls::collapse::collapse_if_allowed;
+use crate::calls::collapse::{collapse_orders, count_without_folio, may_collapse};
+use crate::calls::swap_in::swap_in_block;
+use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
 use crate::spaces::Spaces;
 use core::mem;
@@ -184,7 +186,7 @@ fn prepare<'s, P: Platform>(
         may_collapse(spaces, core, &vma.snapshot(), start, HugeUse::Khugepaged) && !core.is_killed()
     });
     let Some(vma) = found else { return Ok(None) };
-    let collapse = Collapse(space.tables());
+    let collapse = Collapse(space.caller().tables());
     let Some(presence) = collapse.check_block(start, limits)? else { return Ok(None) };
     let new = collapse.allocate(start, |over| {
         if let Some(kept) = spaces.memcgs().tree().keep(over) {
@@ -193,6 +195,6 @@ fn prepare<'s, P: Platform>(
         }
         false
     })?;
-    let is_whole = presence == Presence::Whole || space.swap_in_block(vma, start);
+    let is_whole = presence == Presence::Whole || swap_in_block(space.caller(), vma, start);
     Ok(is_whole.then_some(new))
 }

@@ -13,7 +13,10 @@
 //! - `resolve`: making a page available where a fault asks for it.
 //! - `faults`: faults in a mapping that is held.
 //! - `mmap_writer`: the only place where mappings change.
-//! - `space`: the handle to a space: faults and calls.
+//! - `mapping`: one mapping, as it is shown.
+//! - `caller`: the space that a call is made on.
+//! - `calls`: Linux's calls, and faults.
+//! - `space`: the handle to a space, with a door for each call.
 //! - `unmap_batch`: spaces out of which reclaim unmaps folios.
 //! - `swapoff`: swapping in everything from a device.
 //! - `khugepaged`: the background step that collapses page tables.
@@ -25,11 +28,14 @@
 extern crate std;
 
 mod audit;
+mod caller;
+mod calls;
 mod commit;
 mod cow;
 mod error;
 mod faults;
 mod khugepaged;
+mod mapping;
 mod mmap_writer;
 mod resolve;
 mod space;
@@ -38,10 +44,16 @@ mod swapoff;
 mod unmap_batch;
 
 pub use audit::{SpaceViolation, audit_spaces};
+pub use calls::advise::Advice;
+pub use calls::lock::LockAll;
+pub use calls::map_request::{MapFlags, MapRequest, MappedFile};
+pub use calls::pin::PinnedPage;
+pub use calls::remap_request::RemapFlags;
+pub use calls::sync::SyncFlags;
 pub use commit::{Commit, Overcommit};
 pub use error::{Errno, Error};
 pub use khugepaged::{KhugepagedStep, khugepaged_step, khugepaged_totals};
-pub use mmap_writer::{Advice, MapFlags, MapRequest, MappedFile, RemapFlags};
+pub use mapping::Mapping;
 pub use quire_frame::SplitError;
 pub use quire_pagetable::{FlushCause, GatherTechnique, RemapTechnique, SpaceId, TablesTechnique};
 pub use quire_paging::{FaultError, LockFound, Need, Referenced, Unmapped, referenced};
@@ -55,8 +67,8 @@ pub use quire_thp::{
 };
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
-    AnonymousPlace, LockAll, Mapping, MappingFigures, MemcgChangeError, OOM_SCORE_ADJ_NEVER, PageState,
-    PinnedPage, Reap, ReclaimHandle, Resident, Space, SyncFlags, finish_exits,
+    AnonymousPlace, MappingFigures, MemcgChangeError, OOM_SCORE_ADJ_NEVER, PageState, Reap, ReclaimHandle,
+    Resident, Space, finish_exits,
 };
 pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Reclaiming, Spaces, SpacesConfig, Victims};
 pub use swapoff::{SwapOffError, swapoff, swapon};

@@ -1,56 +1,34 @@
 //! One address space: its core, and the handle that users hold.
 
-mod advise;
-mod brk;
-mod fault;
+mod calls;
 mod fork;
 mod huge;
-mod install;
-mod lock;
-mod map;
 mod memcg;
-mod mincore;
 mod oom;
 mod pagemap;
-mod pin;
-mod populate;
-mod protect;
-mod reclaim;
 mod reclaim_handle;
-mod remap;
 mod rights;
 mod smaps;
-mod split;
-mod swap_in;
-mod sync;
-mod unmap;
-mod will_need;
 
-pub(crate) use swap_in::Unreadable;
-
-pub use lock::LockAll;
 pub use memcg::MemcgChangeError;
 pub use oom::{OOM_SCORE_ADJ_NEVER, Reap};
 pub use pagemap::PageState;
-pub use pin::PinnedPage;
 pub use reclaim_handle::{ReclaimHandle, finish_exits};
 pub use smaps::{AnonymousPlace, MappingFigures};
-pub use sync::SyncFlags;
 
+use crate::caller::{Caller, retry_with_reclaim};
 use crate::error::Error;
-use crate::faults::Faults;
+use crate::mapping::Mapping;
 use crate::mmap_writer::MmapWriter;
 use crate::spaces::Spaces;
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::Pin;
-use quire_arch::addr::page_align_up;
-use quire_arch::{Asid, CpuId, PAGE_SIZE, Pfn, Platform, VirtAddr, VirtRange};
+use quire_arch::{Asid, CpuId, PAGE_SIZE, Pfn, Platform, VirtAddr};
 use quire_pagetable::SpaceId;
-use quire_pagetable::Tables;
 use quire_rmap::SpaceCore;
-use quire_rmap::{Layout, Limits, Rights, SpaceFigures, VmFlags, VmaSnapshot};
+use quire_rmap::{Layout, Limits, Rights, SpaceFigures};
 use quire_sync::atomic::{Ordering, fence};
 
 /// Mappings that are looked at under one hold of the mmap lock, before a caller is told of them.
@@ -87,7 +65,7 @@ impl<'m, P: Platform> Space<'m, P> {
     /// [`Error::NoFrames`], with nothing left behind.
     #[doc(hidden)]
     pub fn create(spaces: &'m Spaces<P>, layout: Layout, limits: Limits) -> Result<Self, Error> {
-        reclaim::retry_with_reclaim(spaces, || false, || Self::create_once(spaces, layout, limits, 0))
+        retry_with_reclaim(spaces, || false, || Self::create_once(spaces, layout, limits, 0))
     }
 
     /// The same without reclaim, and with an OOM adjustment from the moment on at which others find the
@@ -145,26 +123,16 @@ impl<'m, P: Platform> Space<'m, P> {
         });
     }
 
+    /// What a call through this handle is made on.
     #[inline]
-    pub(crate) fn faults(&self) -> Faults<'_, P> {
-        Faults { spaces: self.spaces, core: self.core() }
-    }
-
-    /// Takes the mmap lock for a call through this handle, with its caller's rights.
-    #[inline]
-    pub(crate) fn writer(&self) -> MmapWriter<'_, P> {
-        MmapWriter::begin_with(self.spaces, self.core(), self.rights)
+    pub(crate) fn caller(&self) -> Caller<'_, P> {
+        Caller { spaces: self.spaces, core: self.core(), rights: self.rights }
     }
 
     #[inline]
     pub(crate) fn core(&self) -> &SpaceCore {
         // SAFETY: the core lives while it has handles, and this is one.
         unsafe { self.core.as_ref() }
-    }
-
-    #[inline]
-    pub(crate) fn tables(&self) -> Tables<'_, P> {
-        Tables::new(self.spaces.memory(), &self.core().tables)
     }
 
     /// Makes this space the current one of the pinned CPU, in place of the one that is.
@@ -323,31 +291,6 @@ pub struct Resident {
     pub mappings: u64,
 }
 
-/// One mapping, as `/proc/PID/maps` shows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mapping {
-    /// Its addresses.
-    pub range: VirtRange,
-    /// Its flags.
-    pub flags: VmFlags,
-    /// Offset in pages into what it maps.
-    pub page_offset: u64,
-    /// The embedder's number for the file, if it maps one.
-    pub file: Option<u64>,
-}
-
-impl Mapping {
-    /// The mapping that a VMA stands for.
-    pub(crate) fn of(snapshot: &VmaSnapshot) -> Self {
-        Self {
-            range: snapshot.range,
-            flags: snapshot.flags,
-            page_offset: snapshot.page_offset,
-            file: snapshot.backing.file_id(),
-        }
-    }
-}
-
 impl<P: Platform> Clone for Space<'_, P> {
     fn clone(&self) -> Self {
         // Relaxed: a new handle is made from one, so the count cannot be falling to zero.
@@ -370,18 +313,4 @@ impl<P: Platform> fmt::Debug for Space<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Space").field("id", &self.id()).finish_non_exhaustive()
     }
-}
-
-/// The page-aligned range of a call that takes any length: `Ok(None)` for length 0, `wraps` where the end is
-/// not an address.
-fn page_range(addr: VirtAddr, len: u64, wraps: Error) -> Result<Option<VirtRange>, Error> {
-    if !addr.is_page_aligned() {
-        return Err(Error::Unaligned);
-    }
-    if len == 0 {
-        return Ok(None);
-    }
-    // A length that rounds up to nothing wraps too.
-    let range = page_align_up(len).and_then(|len| VirtRange::from_len(addr, len)).ok_or(wraps)?;
-    if range.is_empty() { Err(wraps) } else { Ok(Some(range)) }
 }

@@ -4,7 +4,9 @@
 //! mapped as by a fault, and folios that only the cache holds are dropped, until no slot is in use. Entries
 //! that a fork copied behind the scan, or that a fault was handling, are found by the next round.
 
-use crate::space::{Space, Unreadable};
+use crate::calls::swap_in::Unreadable;
+use crate::calls::swap_in::swap_in_entry;
+use crate::space::Space;
 use crate::spaces::Spaces;
 use quire_arch::{Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::AllocError;
@@ -131,15 +133,16 @@ fn unuse_vma<P: Platform>(
     range: VirtRange,
     id: DeviceId,
 ) -> Result<VirtAddr, SwapOffError> {
-    let Some(run) = Walker::new(&space.tables()).first_swapped(range) else { return Ok(range.end()) };
+    let Some(run) = Walker::new(&space.caller().tables()).first_swapped(range) else {
+        return Ok(range.end());
+    };
     if SlotId::of(run.entry).device() != id {
         return Ok(run.page(run.pages));
     }
     let pages = run.pages.min(AT_ONCE);
     for nth in 0..pages {
         let entry = SwapEntry { slot: run.entry.slot + nth, ..run.entry };
-        space
-            .swap_in_entry(vma, run.page(nth), entry, Unreadable::Poison)
+        swap_in_entry(space.caller(), vma, run.page(nth), entry, Unreadable::Poison)
             .map_err(SwapOffError::OutOfMemory)?;
     }
     Ok(run.page(pages))

@@ -9,7 +9,7 @@ use std::thread;
 
 /// Where pages are faulted in: `mmap` and some other calls hide a failure there.
 const FAULTS: [&str; 4] = [
-    "crates/space/src/space/fault.rs",
+    "crates/space/src/calls/fault.rs",
     "crates/space/src/faults.rs",
     "crates/space/src/resolve.rs",
     "crates/space/src/cow.rs",

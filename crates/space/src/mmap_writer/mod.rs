@@ -4,29 +4,13 @@
 //! fail with nothing changed; then the change itself cannot fail. VMAs that change are write-locked first, so
 //! that no fault is in them, and stay so until the section ends.
 
-pub(crate) mod advise;
-pub(crate) mod brk;
-pub(crate) mod collapse;
-pub(crate) mod fork;
 mod hugetlb;
 mod install;
 mod limits;
-pub(crate) mod lock;
-pub(crate) mod map;
-pub(crate) mod placement;
 mod prepared;
-pub(crate) mod protect;
-pub(crate) mod remap;
-pub(crate) mod stack;
 mod unmap;
 
-pub use advise::Advice;
-pub(crate) use advise::{Advised, Lacks, ReachedBlock};
-pub(crate) use collapse::{collapse_orders, count_without_folio, may_collapse};
-pub use map::{MapFlags, MapRequest, MappedFile};
 pub(crate) use prepared::Prepared;
-pub use remap::RemapFlags;
-pub(crate) use remap::{Progress, Remap, Remapped};
 
 use crate::error::Error;
 use crate::faults::Faults;
@@ -514,12 +498,12 @@ fn sticky(flags: VmFlags, previous: Option<&Vma>, next: Option<&Vma>) -> VmFlags
 }
 
 /// `snapshot` without what lies at or after `end`.
-fn clip_end(snapshot: VmaSnapshot, end: VirtAddr) -> VmaSnapshot {
+pub(crate) fn clip_end(snapshot: VmaSnapshot, end: VirtAddr) -> VmaSnapshot {
     VmaSnapshot { range: VirtRange::new(snapshot.range.start(), snapshot.range.end().min(end)), ..snapshot }
 }
 
 /// `snapshot` without what lies before `start`.
-fn clip_start(snapshot: VmaSnapshot, start: VirtAddr) -> VmaSnapshot {
+pub(crate) fn clip_start(snapshot: VmaSnapshot, start: VirtAddr) -> VmaSnapshot {
     let start = snapshot.range.start().max(start);
     VmaSnapshot {
         range: VirtRange::new(start, snapshot.range.end()),

@@ -1,8 +1,8 @@
 //! `fork`.
 
+use crate::calls::fork::copy_to;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
-use crate::mmap_writer::fork::copy_to;
 use crate::space::OOM_SCORE_ADJ_NEVER;
 use crate::space::Space;
 use quire_arch::Platform;
@@ -18,7 +18,7 @@ impl<'m, P: Platform> Space<'m, P> {
     /// [`Error::CommitLimit`] or [`Error::NoFrames`], as also after a [kill](Self::kill); nothing is left
     /// behind.
     pub fn fork(&self) -> Result<Space<'m, P>, Error> {
-        self.with_reclaim(|| self.fork_once())
+        self.caller().with_reclaim(|| self.fork_once())
     }
 
     fn fork_once(&self) -> Result<Space<'m, P>, Error> {

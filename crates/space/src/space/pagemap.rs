@@ -41,7 +41,7 @@ impl<P: Platform> Space<'_, P> {
             if part.is_empty() {
                 continue;
             }
-            Walker::new(&self.tables()).look(part, |pages, entry| {
+            Walker::new(&self.caller().tables()).look(part, |pages, entry| {
                 let leaf = match entry {
                     Entry::Marker(PteMarker::Guard) => return visit(pages, PageState::Guard),
                     Entry::Leaf(leaf) if leaf.flags.contains(LeafFlags::GUARD) => {

@@ -145,7 +145,7 @@ impl<P: Platform> Space<'_, P> {
             self.spaces.huge().policy().orders(HugeUse::Smaps, snapshot.flags, core.huge_disable.load());
         let eligible = snapshot.backing.is_anonymous() && !orders.fitting(snapshot.range).is_empty();
         let mut figures = MappingFigures::new(Mapping::of(&snapshot), eligible);
-        figures.count(&self.tables(), snapshot.range);
+        figures.count(&self.caller().tables(), snapshot.range);
         figures.finish();
         Some(figures)
     }
@@ -154,7 +154,7 @@ impl<P: Platform> Space<'_, P> {
     /// or swapped out: the pages of one entry at a time. The zero page is excluded. `visit` is called with
     /// the lock of a table held: it takes no lock, and does not access a program's memory.
     pub fn for_each_anonymous(&self, mut visit: impl FnMut(VirtRange, AnonymousPlace)) {
-        let tables = self.tables();
+        let tables = self.caller().tables();
         let is_anonymous = |leaf: Leaf| {
             !leaf.flags.contains(LeafFlags::SPECIAL)
                 && tables.memory().frames().folio(leaf.pfn).kind() == Kind::Anonymous

@@ -16,8 +16,8 @@
 //! If any check fails, or the page is not certainly exclusive to the program, the slow path decides under the
 //! locks.
 
-use super::PinnedPage;
-use crate::space::Space;
+use crate::caller::Caller;
+use crate::calls::pin::PinnedPage;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{Folio, FrameChain, Kind, Pinned};
 use quire_pagetable::{Found, Tables};
@@ -53,41 +53,41 @@ fn see<P: Platform>(tables: &Tables<'_, P>, addr: VirtAddr, access: Access) -> O
     usable.then_some(Seen { table, index, raw, pfn: leaf.pfn.offset(nth), writable })
 }
 
-impl<'m, P: Platform> Space<'m, P> {
-    /// Pins the page at `addr` as [`pin_page`](Self::pin_page) does, if that takes no fault and no lock: for
-    /// a caller that may not sleep. `None`: the slow path has to decide.
-    pub fn pin_page_fast(&self, addr: VirtAddr, access: Access) -> Option<PinnedPage<'m, P>> {
-        let pin = self.spaces.platform().pin();
-        let _epoch = self.spaces.frames().epoch().enter(&pin);
-        let forks = &self.core().forks;
-        let number = forks.read()?;
-        let seen = see(&self.tables(), addr, access)?;
-        let folio = match self.spaces.frames().folios().try_pin_folio(seen.pfn) {
-            Pinned::Folio(folio) => folio,
-            Pinned::Nothing => return None,
-            Pinned::Another(head) => {
-                self.end_pin(head);
-                return None;
-            }
-        };
-        // Pairs with those of a fork, a collapse, a page-out, a copy on write and a replacement by the zero
-        // page, between what they change and their looks for pins.
-        fence(Ordering::SeqCst);
-        if see(&self.tables(), addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
-            return Some(PinnedPage { spaces: self.spaces, pfn: seen.pfn, writes: access == Access::Write });
+pub(crate) fn pin_page_fast<P: Platform>(
+    caller: Caller<'_, P>,
+    addr: VirtAddr,
+    access: Access,
+) -> Option<Pfn> {
+    let pin = caller.spaces.platform().pin();
+    let _epoch = caller.spaces.frames().epoch().enter(&pin);
+    let forks = &caller.core.forks;
+    let number = forks.read()?;
+    let seen = see(&caller.tables(), addr, access)?;
+    let folio = match caller.spaces.frames().folios().try_pin_folio(seen.pfn) {
+        Pinned::Folio(folio) => folio,
+        Pinned::Nothing => return None,
+        Pinned::Another(head) => {
+            end_pin(caller, head);
+            return None;
         }
-        self.end_pin(seen.pfn);
-        None
+    };
+    // Pairs with those of a fork, a collapse, a page-out, a copy on write and a replacement by the zero
+    // page, between what they change and their looks for pins.
+    fence(Ordering::SeqCst);
+    if see(&caller.tables(), addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
+        return Some(seen.pfn);
     }
+    end_pin(caller, seen.pfn);
+    None
+}
 
-    /// Drops a pin that was not used.
-    #[cold]
-    fn end_pin(&self, pfn: Pfn) {
-        let pin = self.spaces.platform().pin();
-        let mut chain = FrameChain::new();
-        PinnedPage::unpin(self.spaces, &mut chain, pfn);
-        self.spaces.frames().free_chain(&pin, chain);
-    }
+/// Drops a pin that was not used.
+#[cold]
+fn end_pin<P: Platform>(caller: Caller<'_, P>, pfn: Pfn) {
+    let pin = caller.spaces.platform().pin();
+    let mut chain = FrameChain::new();
+    PinnedPage::unpin(caller.spaces, &mut chain, pfn);
+    caller.spaces.frames().free_chain(&pin, chain);
 }
 
 /// Whether a page of `folio`, which is pinned, is certain to be exclusive to the program, so that no later

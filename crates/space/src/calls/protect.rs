@@ -1,10 +1,69 @@
 //! `mprotect`.
 
+use super::page_range;
+use crate::caller::Caller;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, VirtAddr, VirtRange};
-use quire_pagetable::{Protector, Unmapper};
+use quire_pagetable::{FlushCause, Protector, Unmapper};
 use quire_rmap::{Protection, VmFlags, Vma};
+
+pub(crate) fn mprotect<P: Platform>(
+    caller: Caller<'_, P>,
+    addr: VirtAddr,
+    len: u64,
+    protection: Protection,
+    grows_down: bool,
+) -> Result<(), Error> {
+    let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
+    caller.with_reclaim(|| protect_once(caller, range, protection, grows_down))?
+}
+
+/// As [`in_turns`](Self::in_turns).
+fn protect_once<P: Platform>(
+    caller: Caller<'_, P>,
+    mut range: VirtRange,
+    protection: Protection,
+    grows_down: bool,
+) -> Result<Result<(), Error>, Error> {
+    let mut section = MmapWriter::begin(caller.spaces, caller.core);
+    let first = section.first_in(range).ok_or(Error::NotMapped)?;
+    if grows_down {
+        range = VirtRange::new(first.range().start(), range.end());
+        if !first.flags().is_stack() {
+            return Err(Error::BadFlags);
+        }
+    } else if first.range().start() > range.start() {
+        return Err(Error::NotMapped);
+    }
+    let mut at = range.start();
+    caller.in_turns(|| {
+        let result = loop {
+            match protect_turn(caller, &mut section, range, &mut at, protection) {
+                Ok(None) => break Ok(()),
+                Ok(Some(part)) => populate_locked(&section, part),
+                Err(error) => break Err(error),
+            }
+        };
+        (result, at.0 - range.start().0)
+    })
+}
+
+/// A turn of a call, with a frame of its own: reclaim, which comes between two turns, needs the stack.
+#[inline(never)]
+fn protect_turn<'s, P: Platform>(
+    caller: Caller<'s, P>,
+    section: &mut MmapWriter<'s, P>,
+    range: VirtRange,
+    at: &mut VirtAddr,
+    protection: Protection,
+) -> Result<Option<VirtRange>, Error> {
+    let mut unmapper = Unmapper::new(caller.tables(), FlushCause::Protect);
+    let result = protect_range(section, range, at, protection, &mut unmapper);
+    // Also after a failure: what has changed until then must not be in any TLB.
+    unmapper.finish();
+    result
+}
 
 /// Changes what lies in `range` from `at` on, and moves `at` behind what it has changed. Ends early
 /// behind a part that is to be populated, which it returns.

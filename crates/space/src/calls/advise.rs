@@ -1,17 +1,95 @@
 //! `madvise`.
 
+use super::page_range;
+use crate::caller::Caller;
+use crate::calls::collapse::{collapse_block, collapse_orders, count_without_folio};
+use crate::calls::populate::populate_all;
+use crate::calls::swap_in::swap_in_for_collapse;
+use crate::calls::will_need::will_need;
 use crate::error::Error;
+use crate::faults::PopulateError;
 use crate::mmap_writer::MmapWriter;
-use crate::mmap_writer::collapse::collapse_block;
-use crate::mmap_writer::collapse_orders;
-use quire_arch::Pfn;
-use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_pagetable::{FlushCause, FreeableRange, Guards, Unmapper, Zap};
-use quire_paging::Ageing;
-use quire_paging::Cold;
-use quire_paging::LazyFree;
+use quire_arch::{Access, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+use quire_frame::AllocError;
+use quire_pagetable::{FlushCause, FreeableRange, Guards, Tables, Unmapper, Zap};
+use quire_paging::{Ageing, Cold, LazyFree};
 use quire_rmap::{Backing, VmFlags, Vma, VmaSnapshot, may_split};
 use quire_thp::{CollapseError, HugeUse, NewFolio, Presence, huge_borders};
+
+pub(crate) fn madvise<P: Platform>(
+    caller: Caller<'_, P>,
+    addr: VirtAddr,
+    len: u64,
+    advice: Advice,
+) -> Result<(), Error> {
+    let Some(range) = page_range(addr, len, Error::BadArgument)? else { return Ok(()) };
+    match advice {
+        Advice::WillNeed => will_need(caller, range),
+        Advice::PopulateRead => {
+            populate_all(caller, range, Some(Access::Read)).map_err(PopulateError::as_advice_error)
+        }
+        Advice::PopulateWrite => {
+            populate_all(caller, range, Some(Access::Write)).map_err(PopulateError::as_advice_error)
+        }
+        Advice::Collapse => collapse(caller, range),
+        _ => caller.with_reclaim(|| advise_once(caller, range, advice))?,
+    }
+}
+
+/// As [`in_turns`](Self::in_turns).
+fn advise_once<P: Platform>(
+    caller: Caller<'_, P>,
+    range: VirtRange,
+    advice: Advice,
+) -> Result<Result<(), Error>, Error> {
+    let mut section = MmapWriter::begin(caller.spaces, caller.core);
+    let mut done = Advised::none(range.start());
+    caller.in_turns(|| {
+        let result = advise(&mut section, range, advice, &mut done);
+        (result, done.at.0 - range.start().0)
+    })
+}
+
+/// As in Linux the folio for a block comes first, and only then its pages are swapped in, with no lock
+/// held for writing. A page that does not come, and a marker, end the call. One reclaim is made for each
+/// block for which there is no free one, with no lock held, and no program is killed for it.
+fn collapse<P: Platform>(caller: Caller<'_, P>, range: VirtRange) -> Result<(), Error> {
+    let (mut reached, mut new): (Option<ReachedBlock>, _) = (None, None);
+    let mut reclaimed_for = None;
+    loop {
+        let result = collapse_blocks(
+            &mut MmapWriter::begin(caller.spaces, caller.core),
+            range,
+            &mut reached,
+            &mut new,
+        );
+        let Some((block, lacks)) =
+            reached.as_mut().and_then(|block| block.lacks.take().map(|it| (block, it)))
+        else {
+            return result;
+        };
+        let killed = caller.core.is_killed();
+        match (lacks, result, Tables::<P>::huge_order()) {
+            (Lacks::Pages, ..) if killed => return result,
+            (Lacks::Pages, ..) => {
+                if !swap_in_for_collapse(caller, block.at) {
+                    return Err(Error::WrongMapping);
+                }
+            }
+            (Lacks::Frames, Err(Error::NoFrames(AllocError::OutOfMemory)), Some(order))
+                if !killed
+                    && reclaimed_for != Some(block.at)
+                    && caller.spaces.direct_reclaim().free_for_wish(order) =>
+            {
+                reclaimed_for = Some(block.at);
+            }
+            (Lacks::Frames, ..) => {
+                count_without_folio(caller.spaces);
+                return result;
+            }
+        }
+    }
+}
 
 /// Advice for a range (`MADV_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

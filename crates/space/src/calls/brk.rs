@@ -1,11 +1,29 @@
 //! `brk`.
 
+use crate::caller::Caller;
+use crate::calls::populate::populate;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_rmap::{AnonVmaRef, Backing, Proposal, STACK_GUARD_GAP, VmFlags};
 use quire_sync::atomic::Ordering;
+
+pub(crate) fn brk<P: Platform>(caller: Caller<'_, P>, wanted: VirtAddr) -> VirtAddr {
+    let mut now = VirtAddr(caller.core.brk.load(Ordering::Relaxed));
+    let grown = caller.with_reclaim(|| {
+        let mut section = caller.writer();
+        let grown = move_break(&mut section, wanted);
+        now = VirtAddr(caller.core.brk.load(Ordering::Relaxed));
+        grown
+    });
+    if let Ok(Some(grown)) = grown
+        && caller.core.default_flags().contains(VmFlags::LOCKED)
+    {
+        populate(caller, grown);
+    }
+    now
+}
 
 /// Moves the break and returns the pages that were added, if any.
 pub(crate) fn move_break<P: Platform>(

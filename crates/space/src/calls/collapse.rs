@@ -1,6 +1,6 @@
 //! Collapsing a block of a mapping.
 
-use super::MmapWriter;
+use crate::mmap_writer::MmapWriter;
 use crate::spaces::Spaces;
 use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::{AllocError, VmEvent};

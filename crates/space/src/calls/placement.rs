@@ -1,11 +1,10 @@
 //! The address of a new mapping, chosen exactly as Linux does.
 
-use super::map::{MapFlags, MapRequest};
+use crate::calls::map_request::{MapFlags, MapRequest};
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_rmap::Vma;
-use quire_rmap::{HugePages, Rights};
+use quire_rmap::{HugePages, Rights, Vma};
 
 /// The end of user space unless a program requests more by a hint above it (five-level tables): 47 bits.
 const DEFAULT_WINDOW: u64 = (1 << 47) - PAGE_SIZE;

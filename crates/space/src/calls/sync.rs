@@ -1,0 +1,56 @@
+//! `msync`.
+
+use super::page_range;
+use crate::caller::Caller;
+use crate::error::Error;
+use bitflags::bitflags;
+use quire_arch::addr::page_align_up;
+use quire_arch::{Platform, VirtAddr, VirtRange};
+use quire_rmap::VmFlags;
+
+bitflags! {
+    /// Flags of `msync` (`MS_*`, with Linux's values).
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    pub struct SyncFlags: u32 {
+        /// Write back later.
+        const ASYNC = 1;
+        /// Invalidate other mappings of the file.
+        const INVALIDATE = 2;
+        /// Write back now.
+        const SYNC = 4;
+    }
+}
+
+pub(crate) fn msync<P: Platform>(
+    caller: Caller<'_, P>,
+    addr: VirtAddr,
+    len: u64,
+    flags: SyncFlags,
+) -> Result<(), Error> {
+    if flags.contains(SyncFlags::ASYNC | SyncFlags::SYNC) {
+        return Err(Error::BadFlags);
+    }
+    // A length that wraps when it is rounded is none, as in Linux.
+    let len = page_align_up(len).unwrap_or(0);
+    let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
+    let core = caller.core;
+    let mappings = core.read_mappings(caller.spaces.platform());
+    let mut at = range.start();
+    let mut hole = false;
+    while at < range.end() {
+        let Some(vma) = mappings.first_ending_after(at) else { return Err(Error::NotMapped) };
+        if vma.range().start() > at {
+            // The rest is still done.
+            hole = true;
+            if vma.range().start() >= range.end() {
+                break;
+            }
+        }
+        let locked = vma.flags().contains(VmFlags::LOCKED);
+        if flags.contains(SyncFlags::INVALIDATE) && locked {
+            return Err(Error::Locked);
+        }
+        at = VirtRange::new(at, vma.range().end()).end();
+    }
+    if hole { Err(Error::NotMapped) } else { Ok(()) }
+}

@@ -1,0 +1,236 @@
+//! The doors of Linux's calls: each is one function of [`calls`](crate::calls).
+
+use super::Space;
+use crate::calls::advise::madvise;
+use crate::calls::brk::brk;
+use crate::calls::fault::fault;
+use crate::calls::install::install;
+use crate::calls::lock::{mlock, mlockall, munlock, munlockall};
+use crate::calls::map::mmap;
+use crate::calls::mincore::{mincore, mincore_of_mapping};
+use crate::calls::pin::{pin_page, pin_page_fast};
+use crate::calls::protect::mprotect;
+use crate::calls::remap::mremap;
+use crate::calls::split::split_folio;
+use crate::calls::sync::msync;
+use crate::calls::unmap::munmap;
+
+use crate::calls::advise::Advice;
+use crate::calls::lock::LockAll;
+use crate::calls::map_request::MapRequest;
+use crate::calls::pin::PinnedPage;
+use crate::calls::remap_request::RemapFlags;
+use crate::calls::sync::SyncFlags;
+use crate::error::Error;
+use crate::mapping::Mapping;
+use quire_arch::{Access, Order, Platform, VirtAddr};
+use quire_frame::SplitError;
+use quire_paging::FaultError;
+use quire_rmap::{Protection, VmFlags};
+use quire_sync::atomic::Ordering;
+
+impl<'m, P: Platform> Space<'m, P> {
+    /// Gives advice on the pages that `len` bytes from `addr` touch.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `madvise`: a hole is reported after the rest was done; any other failure ends the call.
+    pub fn madvise(&self, addr: VirtAddr, len: u64, advice: Advice) -> Result<(), Error> {
+        madvise(self.caller(), addr, len, advice)
+    }
+
+    /// Moves the program break to `wanted` and returns where it is afterwards: at the old address where Linux
+    /// refuses.
+    pub fn brk(&self, wanted: VirtAddr) -> VirtAddr {
+        brk(self.caller(), wanted)
+    }
+
+    /// Makes the access `access` to `addr` possible, or says why it is not allowed. Called by a CPU whose MMU
+    /// could not translate; the CPU then tries again.
+    ///
+    /// # Errors
+    ///
+    /// What the program gets instead: a signal, or `OutOfMemory`, for the OOM killer.
+    #[inline]
+    pub fn fault(&self, addr: VirtAddr, access: Access) -> Result<(), FaultError> {
+        fault(self.caller(), addr, access)
+    }
+
+    /// Puts `mapping` in place exactly as it is described, without merging it. For program loaders and for
+    /// restoring a layout; programs call [`mmap`](Self::mmap).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unaligned`], [`Error::OutOfRange`], [`Error::OffsetOverflow`], [`Error::Occupied`],
+    /// [`Error::CommitLimit`] or [`Error::NoFrames`]; nothing is changed then.
+    #[doc(hidden)]
+    pub fn install(&self, mapping: &Mapping) -> Result<(), Error> {
+        install(self.caller(), mapping)
+    }
+
+    /// Locks the pages that `len` bytes from `addr` touch; with `on_fault` only as they are faulted in.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mlock`. Mappings before a hole are locked then.
+    pub fn mlock(&self, addr: VirtAddr, len: u64, on_fault: bool) -> Result<(), Error> {
+        mlock(self.caller(), addr, len, on_fault)
+    }
+
+    /// Unlocks the pages that `len` bytes from `addr` touch.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `munlock`.
+    pub fn munlock(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
+        munlock(self.caller(), addr, len)
+    }
+
+    /// Locks everything that is or will be mapped.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mlockall`.
+    pub fn mlockall(&self, what: LockAll) -> Result<(), Error> {
+        mlockall(self.caller(), what)
+    }
+
+    /// Unlocks everything, and what will be mapped.
+    pub fn munlockall(&self) {
+        munlockall(self.caller())
+    }
+
+    /// Maps memory and returns its address.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mmap`, and [`Error::BadFlags`] for a FIXED flag without an address; nothing is changed
+    /// then.
+    pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
+        mmap(self.caller(), request)
+    }
+
+    /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it was in memory
+    /// a moment ago. The zero page counts. No lock is held then, and none for long: as in Linux a few pages
+    /// are looked at at once.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mincore`; pages before a hole have been reported then.
+    pub fn mincore(&self, addr: VirtAddr, len: u64, tell: impl FnMut(bool)) -> Result<(), Error> {
+        mincore(self.caller(), addr, len, tell)
+    }
+
+    /// Calls `tell` for at least one and at most `pages` pages from `addr` on: those of the mapping that
+    /// `addr` lies in. `addr` is the start of a page in user space. `tell` is called with the lock of a table
+    /// held: it takes no lock, and does not access a program's memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotMapped`] if nothing is mapped at `addr`.
+    #[doc(hidden)]
+    pub fn mincore_of_mapping(
+        &self,
+        addr: VirtAddr,
+        pages: u64,
+        tell: impl FnMut(bool),
+    ) -> Result<(), Error> {
+        mincore_of_mapping(self.caller(), addr, pages, tell)
+    }
+
+    /// Pins the page at `addr`, so that a device can read it, and with [`Access::Write`] also write it. A
+    /// private page that other processes map too is copied first, so that what is pinned is exclusive to the
+    /// program.
+    ///
+    /// # Errors
+    ///
+    /// As for an access of the program.
+    pub fn pin_page(&self, addr: VirtAddr, access: Access) -> Result<PinnedPage<'m, P>, FaultError> {
+        let pinned = pin_page(self.caller(), addr, access);
+        pinned.map(|pfn| PinnedPage::new(self.spaces, pfn, access))
+    }
+
+    /// Pins the page at `addr` as [`pin_page`](Self::pin_page) does, if that takes no fault and no lock: for
+    /// a caller that may not sleep. `None`: the slow path has to decide.
+    pub fn pin_page_fast(&self, addr: VirtAddr, access: Access) -> Option<PinnedPage<'m, P>> {
+        let pinned = pin_page_fast(self.caller(), addr, access);
+        pinned.map(|pfn| PinnedPage::new(self.spaces, pfn, access))
+    }
+
+    /// Changes what the program may do with the pages that `len` bytes from `addr` touch. With `grows_down`
+    /// the change reaches down to the start of the stack that `addr` lies in.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mprotect`. Mappings before the one that made it fail have changed.
+    pub fn mprotect(
+        &self,
+        addr: VirtAddr,
+        len: u64,
+        protection: Protection,
+        grows_down: bool,
+    ) -> Result<(), Error> {
+        mprotect(self.caller(), addr, len, protection, grows_down)
+    }
+
+    /// Moves or resizes the mapping at `addr` and returns its address.
+    ///
+    /// `target` is where it goes with [`RemapFlags::FIXED`], and a hint with [`RemapFlags::DONTUNMAP`].
+    /// Without either flag it is not used, as in Linux; huge pages want it aligned nevertheless.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `mremap`; [`Error::BadFlags`] for `FIXED` without a target. If memory is short no page of
+    /// the mapping for which it was has moved; those before it have.
+    pub fn mremap(
+        &self,
+        addr: VirtAddr,
+        old_len: u64,
+        new_len: u64,
+        flags: RemapFlags,
+        target: impl Into<Option<VirtAddr>>,
+    ) -> Result<VirtAddr, Error> {
+        mremap(self.caller(), addr, old_len, new_len, flags, target)
+    }
+
+    /// Splits the large folio that is mapped at `addr`, mapped as it is, into folios of order `to`. Pages of
+    /// it that are not mapped are freed; returns how many. Programs notice nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`SplitError`]; then the folio is unchanged, but PMD leaves that map it may have been split into
+    /// tables.
+    #[doc(hidden)]
+    pub fn split_folio(&self, addr: VirtAddr, to: Order) -> Result<u64, SplitError> {
+        split_folio(self.caller(), addr, to)
+    }
+
+    /// Checks that the range can be written back. There is nothing to write yet: see docs/differences.md.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `msync`.
+    pub fn msync(&self, addr: VirtAddr, len: u64, flags: SyncFlags) -> Result<(), Error> {
+        msync(self.caller(), addr, len, flags)
+    }
+
+    /// Unmaps every page that `len` bytes from `addr` touch. A hole is no error.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `munmap`; nothing is changed then.
+    pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
+        munmap(self.caller(), addr, len)
+    }
+
+    /// The program break.
+    pub fn program_break(&self) -> VirtAddr {
+        VirtAddr(self.core().brk.load(Ordering::Relaxed))
+    }
+
+    /// The lock flags of what will be mapped ([`mlockall`](Self::mlockall)).
+    #[doc(hidden)]
+    pub fn locks_future(&self) -> VmFlags {
+        self.core().default_flags() & VmFlags::LOCK_MASK
+    }
+}
