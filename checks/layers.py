@@ -20,10 +20,7 @@ BOUNDS = {
     "tools/report": (1, 0, 0),
 }
 # Types that are several, with their functions and files. The numbers only fall.
-LARGE = {
-    "space::ReclaimHandle": (70, 10),
-    "space::Space": (68, 9),
-}
+LARGE = {}
 
 
 def read(root):

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FACADE = ROOT / "crates/mm/src"
 LIST = ROOT / "docs/public-items.md"
-MOST = 250
+MOST = 253
 
 ITEM = re.compile(r"pub (?:unsafe )?(struct|enum|trait|type|union|(?:const |unsafe )*fn) (\w+)")
 FUNCTION = re.compile(r"    (pub )?(?:const |unsafe )*fn (\w+)")
@@ -42,7 +42,9 @@ class Items:
                 attributes += stripped if stripped.startswith("#[") else ""
                 continue
             hidden = bool(HIDING.search(attributes))
-            item = ITEM.match(line) or (ITEM.match(stripped) if "bitflags! {" in lines[max(0, at - 12):at] else None)
+            near = lines[max(0, at - 12):at]
+            declared = "bitflags! {" in near or "part_of! {" in near
+            item = ITEM.match(line) or (ITEM.match(stripped) if declared else None)
             if item and not hidden:
                 # One name may be two items (a type and a constructor); the first is the type.
                 self.kinds.setdefault(item.group(2), item.group(1).split()[-1])

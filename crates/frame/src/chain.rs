@@ -8,8 +8,8 @@ use quire_arch::Order;
 ///
 /// A block enters with [`Frames::gather`](crate::Frames::gather), which checks it and takes it from its user.
 /// All leave with [`Frames::free_chain`](crate::Frames::free_chain) or
-/// [`FrameLimbo::retire_chain`](crate::FrameLimbo::retire_chain). Dropping a non-empty chain leaks its blocks; the
-/// auditor finds them.
+/// [`FrameLimbo::retire_chain`](crate::FrameLimbo::retire_chain). Dropping a non-empty chain leaks its
+/// blocks; the auditor finds them.
 #[must_use = "the blocks of a chain are lost unless it is given to `free_chain` or `retire_chain`"]
 #[derive(Debug)]
 pub struct FrameChain {

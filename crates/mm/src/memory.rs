@@ -17,7 +17,7 @@ use quire_memcg::{Limit, MemcgError, MemcgId, Memcgs, WriteOutcome};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
     Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Resident, Space,
-    SpaceId, Spaces, SpacesConfig, SwapOffError,
+    SpaceId, Spaces, SpacesConfig, SwapOffError, for_each_resident,
 };
 use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions, SwapTechnique};
 use quire_sync::SpinStatistics;
@@ -156,7 +156,7 @@ impl<P: Platform> Memory<P> {
 
     /// Calls `visit` with the resident memory of each address space at this moment.
     pub fn for_each_resident(&self, visit: impl FnMut(SpaceId, Resident)) {
-        Space::for_each_resident(&self.spaces, visit);
+        for_each_resident(&self.spaces, visit);
     }
 
     /// Bytes of anonymous memory that is mapped, summed over all address spaces at this moment.

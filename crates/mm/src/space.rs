@@ -8,7 +8,7 @@
 pub use quire_space::{
     Advice, Errno, Error, ExecGain, FaultError, HugePages, Layout, Limits, LockAll, MapFlags, MapRequest,
     MappedFile, Mapping, OomAction, Overcommit, PageState, PinnedPage, Protection, RemapFlags, Resident,
-    Rights, SpaceFigures, SpaceId, SyncFlags, VmFlags,
+    Rights, SpaceFigures, SpaceId, SpaceMappings, SpaceOom, SpacePrctl, SyncFlags, VmFlags,
 };
 #[doc(inline)]
 pub use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};

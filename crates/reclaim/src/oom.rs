@@ -59,14 +59,14 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
         if !memcgs.tree().is_below(space.memcg(), root) {
             continue;
         }
-        if space.is_killed() {
+        if space.oom().is_killed() {
             victims += 1;
-            match space.reap() {
+            match space.oom().reap() {
                 Reap::Done => return OomOutcome::Freed,
                 Reap::Later => dying = true,
                 Reap::Over => {}
             }
-        } else if let Some(score) = badness(&space.figures(), space.oom_score_adj(), total)
+        } else if let Some(score) = badness(&space.figures(), space.oom().score_adj(), total)
             && chosen.as_ref().is_none_or(|(best, _)| score > *best)
         {
             chosen = Some((score, space));
@@ -82,7 +82,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
     }
     let Some((_, space)) = chosen else { return OomOutcome::Nothing };
     // It was not killed by anything else meanwhile.
-    if space.kill() {
+    if space.oom().kill() {
         let pin = spaces.platform().pin();
         // In it the number names the memcg that the space was in when it was read.
         let _section = spaces.frames().epoch().enter(&pin);
@@ -90,7 +90,7 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
         memcgs.counters().count(space.memcg(), MemcgEvent::OomKill, 1);
     }
     // If its lock is taken, the next shortage tries again.
-    let _ = space.reap();
+    let _ = space.oom().reap();
     OomOutcome::Freed
 }
 

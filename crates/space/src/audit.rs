@@ -3,7 +3,7 @@
 mod memcgs;
 mod sharing;
 mod tlb;
-use crate::space::Space;
+use crate::space::for_each_space;
 use crate::spaces::Spaces;
 use core::fmt;
 use core::sync::atomic::Ordering;
@@ -233,7 +233,7 @@ fn mix(number: u64) -> u64 {
 pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     spaces.frames().audit().clear_audit();
     let mut sums = Sums::default();
-    Space::for_each(spaces, |core| {
+    for_each_space(spaces, |core| {
         sums.spaces += 1;
         audit_space(spaces, core, &mut sums, report);
     });
@@ -322,7 +322,7 @@ fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sum
 /// Compares every anon_vma with what [`AnonVmaAudit::count`] found.
 fn audit_anon_vmas<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
-        Space::for_each(spaces, |core| {
+        for_each_space(spaces, |core| {
             core.read_mappings(spaces.platform()).iter().for_each(|vma| visit(core, vma));
         });
     };

@@ -78,7 +78,7 @@ impl<'s, P: Platform> Faults<'s, P> {
                 Ok(()) => return Ok(()),
                 Err(_) if self.core.is_killed() => return Err(FaultError::Killed),
                 Err(refusal) => {
-                    self.spaces.direct_reclaim().resolve_refusal(self.core, refusal, &mut attempts)?
+                    self.spaces.direct_reclaim().resolve_refusal(self.core, refusal, &mut attempts)?;
                 }
             }
         }

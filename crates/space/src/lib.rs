@@ -68,7 +68,7 @@ pub use quire_thp::{
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
     AnonymousPlace, MappingFigures, MemcgChangeError, OOM_SCORE_ADJ_NEVER, PageState, Reap, ReclaimHandle,
-    Resident, Space, finish_exits,
+    Resident, Space, SpaceMappings, SpaceOom, SpacePrctl, finish_exits, for_each_resident,
 };
 pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Reclaiming, Spaces, SpacesConfig, Victims};
 pub use swapoff::{SwapOffError, swapoff, swapon};

@@ -1,38 +1,34 @@
 //! One address space: its core, and the handle that users hold.
 
+mod all;
 mod calls;
 mod fork;
-mod huge;
+mod mappings;
 mod memcg;
 mod oom;
-mod pagemap;
+mod prctl;
 mod reclaim_handle;
-mod rights;
-mod smaps;
 
+pub(crate) use all::for_each_space;
+pub use all::{Resident, for_each_resident};
+pub use mappings::{AnonymousPlace, MappingFigures, PageState, SpaceMappings};
 pub use memcg::MemcgChangeError;
-pub use oom::{OOM_SCORE_ADJ_NEVER, Reap};
-pub use pagemap::PageState;
+pub use oom::{OOM_SCORE_ADJ_NEVER, Reap, SpaceOom};
+pub use prctl::SpacePrctl;
 pub use reclaim_handle::{ReclaimHandle, finish_exits};
-pub use smaps::{AnonymousPlace, MappingFigures};
 
 use crate::caller::{Caller, retry_with_reclaim};
 use crate::error::Error;
-use crate::mapping::Mapping;
 use crate::mmap_writer::MmapWriter;
 use crate::spaces::Spaces;
-use arrayvec::ArrayVec;
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::Pin;
-use quire_arch::{Asid, CpuId, PAGE_SIZE, Pfn, Platform, VirtAddr};
+use quire_arch::{Asid, CpuId, Pfn, Platform};
 use quire_pagetable::SpaceId;
 use quire_rmap::SpaceCore;
 use quire_rmap::{Layout, Limits, Rights, SpaceFigures};
 use quire_sync::atomic::{Ordering, fence};
-
-/// Mappings that are looked at under one hold of the mmap lock, before a caller is told of them.
-const MAPPINGS: usize = 16;
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
 /// dropped; a caller that lets a CPU run the space keeps one ([`activate`](Self::activate)).
@@ -84,43 +80,6 @@ impl<'m, P: Platform> Space<'m, P> {
     #[doc(hidden)]
     pub fn next(spaces: &'m Spaces<P>, space: Option<&Self>) -> Option<Self> {
         spaces.hold_next(space.map(Self::core)).map(|core| Self::adopt(spaces, core))
-    }
-
-    /// A handle to the space `id`, unless it is exiting.
-    #[doc(hidden)]
-    pub fn with_id(spaces: &'m Spaces<P>, id: SpaceId) -> Option<Self> {
-        let mut next = Self::next(spaces, None);
-        while let Some(space) = next {
-            if space.id() == id {
-                return Some(space);
-            }
-            next = Self::next(spaces, Some(&space));
-        }
-        None
-    }
-
-    /// Calls `visit` with every space, without a lock: each is kept by a handle meanwhile.
-    pub(crate) fn for_each(spaces: &'m Spaces<P>, mut visit: impl FnMut(&SpaceCore)) {
-        let mut next = Self::next(spaces, None);
-        while let Some(space) = next {
-            visit(space.core());
-            next = Self::next(spaces, Some(&space));
-        }
-    }
-
-    /// Calls `visit` with the resident pages of each space at this moment: a shared page counts for each.
-    #[doc(hidden)]
-    pub fn for_each_resident(spaces: &'m Spaces<P>, mut visit: impl FnMut(SpaceId, Resident)) {
-        Self::for_each(spaces, |core| {
-            let figures = core.tables.residency.figures();
-            let resident = Resident {
-                anonymous: figures.anonymous * PAGE_SIZE,
-                file: figures.file * PAGE_SIZE,
-                page_tables: figures.tables * PAGE_SIZE,
-                mappings: core.vmas.len() as u64,
-            };
-            visit(core.tables.id(), resident);
-        });
     }
 
     /// What a call through this handle is made on.
@@ -215,6 +174,24 @@ impl<'m, P: Platform> Space<'m, P> {
         handle
     }
 
+    /// Its mappings, to be looked at.
+    #[inline]
+    pub fn mappings(&self) -> SpaceMappings<'_, P> {
+        SpaceMappings::new(self)
+    }
+
+    /// Its program, as the OOM killer sees it.
+    #[inline]
+    pub fn oom(&self) -> SpaceOom<'_, P> {
+        SpaceOom::new(self)
+    }
+
+    /// What its program has set for itself by `prctl`.
+    #[inline]
+    pub fn prctl(&self) -> SpacePrctl<'_, P> {
+        SpacePrctl::new(self)
+    }
+
     /// The usage of the space at this moment.
     pub fn figures(&self) -> SpaceFigures {
         let core = self.core();
@@ -225,38 +202,7 @@ impl<'m, P: Platform> Space<'m, P> {
     #[cfg(feature = "internals")]
     #[inline]
     pub fn resident_anonymous(&self) -> u64 {
-        self.core().tables.residency.anonymous() * PAGE_SIZE
-    }
-
-    /// Calls `visit` with every mapping, lowest first, and with no lock held. As in Linux, mappings that
-    /// change meanwhile are visited as they were before or as they are then, and what is mapped all the time
-    /// is visited.
-    pub fn for_each_mapping(&self, visit: impl FnMut(Mapping)) {
-        self.for_each_mapping_in(VirtAddr(0), VirtAddr(u64::MAX), visit);
-    }
-
-    /// The same of mappings that meet the addresses from `start` to `end`.
-    #[doc(hidden)]
-    pub fn for_each_mapping_in(&self, start: VirtAddr, end: VirtAddr, mut visit: impl FnMut(Mapping)) {
-        let mut next = Some(start);
-        while let Some(from) = next {
-            let mut some = ArrayVec::<Mapping, MAPPINGS>::new();
-            {
-                let mappings = self.core().read_mappings(self.spaces.platform());
-                let from_here =
-                    mappings.iter_from(from).take(MAPPINGS).map(|vma| Mapping::of(&vma.snapshot()));
-                some.extend(from_here.take_while(|mapping| mapping.range.start() < end));
-            }
-            next = some.last().filter(|_| some.is_full()).map(|last| last.range.end());
-            some.into_iter().for_each(&mut visit);
-        }
-    }
-
-    /// Does `work` with the mmap lock held shared: for tests of what waits for it.
-    #[cfg(feature = "internals")]
-    pub fn with_mappings_held<R>(&self, work: impl FnOnce() -> R) -> R {
-        let _mappings = self.core().read_mappings(self.spaces.platform());
-        work()
+        self.core().tables.residency.anonymous() * quire_arch::PAGE_SIZE
     }
 
     /// Takes this handle off the count, and returns whether it was the last one: then the core is the
@@ -276,19 +222,6 @@ impl<'m, P: Platform> Space<'m, P> {
         self.spaces.current().clear::<P>(&self.core().tables);
         MmapWriter::begin(self.spaces, self.core()).unmap_everything();
     }
-}
-
-/// Resident memory of a space, in bytes, and the number of its mappings.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Resident {
-    /// Private pages (`RssAnon`).
-    pub anonymous: u64,
-    /// Pages of files and shared memory (`RssFile` and `RssShmem`).
-    pub file: u64,
-    /// Page tables below the roots (`VmPTE`).
-    pub page_tables: u64,
-    /// The number of its mappings.
-    pub mappings: u64,
 }
 
 impl<P: Platform> Clone for Space<'_, P> {

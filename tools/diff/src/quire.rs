@@ -177,12 +177,12 @@ impl<'m> Processes<'m> {
         seen.clear();
         let Some(space) = self.space(process) else { return };
         let shown = VmFlags::READ | VmFlags::WRITE | VmFlags::EXEC | VmFlags::MAYSHARE;
-        space.for_each_mapping(|mapping| {
+        space.mappings().for_each(|mapping| {
             let region = region_of(&mapping, shown);
             self.start.clip(region, |part| seen.regions.push(part));
         });
         for &(start, end) in &self.start.gaps {
-            space.pagemap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |pages, state| {
+            space.mappings().pagemap(VirtRange::new(VirtAddr(start), VirtAddr(end)), |pages, state| {
                 let (start, end) = (pages.start().0, pages.end().0);
                 match state {
                     PageState::Swapped { .. } => seen.add_swapped(start, end),
@@ -257,7 +257,7 @@ fn region_of(mapping: &Mapping, shown: VmFlags) -> Region {
 fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
     let shown = shown_flags();
     let mut pages = seen.pages.iter().peekable();
-    space.for_each_mapping(|mapping| {
+    space.mappings().for_each(|mapping| {
         let region = region_of(&mapping, shown);
         if region.start >= until {
             return;
@@ -278,7 +278,7 @@ fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
         seen.details.push(Detail { start, end, flags, resident, anonymous, swapped, large, eligible: false });
     });
     for detail in &mut seen.details {
-        detail.eligible = !space.huge_orders(HugeUse::Smaps, VirtAddr(detail.start)).is_empty();
+        detail.eligible = !space.mappings().huge_orders(HugeUse::Smaps, VirtAddr(detail.start)).is_empty();
     }
 }
 

@@ -43,7 +43,7 @@ impl Standing {
             rights: space.rights(),
             locked: space.limits().locked,
             fixed_min: space.layout().fixed_min.0,
-            exec_gain: space.exec_gain(),
+            exec_gain: space.prctl().exec_gain(),
             spare_mappings: space.limits().mappings.saturating_sub(space.figures().mappings),
         }
     }

@@ -188,7 +188,7 @@ fn needs_page_cache(space: &Space<'_, HostPlatform>, call: &Call, number: CallNu
         return false;
     }
     let mut found = false;
-    space.for_each_mapping(|mapping| {
+    space.mappings().for_each(|mapping| {
         let beside = mapping.range.end().0 <= start || mapping.range.start().0 >= start.saturating_add(len);
         let shared = mapping.flags.contains(VmFlags::MAYSHARE);
         found |= !beside && (shared || mapping.file.is_some());

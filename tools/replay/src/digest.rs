@@ -26,13 +26,13 @@ pub(super) fn of(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Un
 
 fn read_all(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Unreadable> {
     let mut ranges = Vec::new();
-    space.for_each_mapping(|mapping| ranges.push((mapping.range, mapping.flags)));
+    space.mappings().for_each(|mapping| ranges.push((mapping.range, mapping.flags)));
     let program = vcpu.program(space);
     let mut bytes = Box::new([0; PAGE_BYTES]);
     let mut digest = 0;
     for (range, flags) in ranges {
         let mut pages = Vec::new();
-        space.pagemap(range, |found, state| {
+        space.mappings().pagemap(range, |found, state| {
             if matches!(state, PageState::Anonymous | PageState::Swapped { .. }) {
                 pages.push(found);
             }

@@ -45,7 +45,7 @@ impl Forks {
     pub(super) fn forked(&mut self, memory: &Memory<HostPlatform>, space: &Space<'_, HostPlatform>) {
         let mut huge = 0;
         if memory.huge_mapped() > 0 {
-            space.for_each_mapping_figures(|mapping| huge += mapping.anonymous_huge);
+            space.mappings().for_each_figures(|mapping| huge += mapping.anonymous_huge);
         }
         let child = space.figures();
         let resident = child.resident_anonymous + child.resident_file;

@@ -141,7 +141,7 @@ impl Heat {
     ) {
         let chunk = self.map.chunk;
         let (mut last, mut cell) = (None, HeatCell::default());
-        space.for_each_anonymous(|pages, place| {
+        space.mappings().for_each_anonymous(|pages, place| {
             let mut at = pages.start().0;
             while at < pages.end().0 {
                 let number = at / chunk;
@@ -167,7 +167,7 @@ impl Heat {
 
     fn name(&mut self, process: usize, space: &Space<'_, HostPlatform>, files: &FileIds) {
         let (known, heap) = (&mut self.map.mappings, mappings::heap(space));
-        space.for_each_mapping(|mapping| {
+        space.mappings().for_each(|mapping| {
             let key = (process, mapping.range.start().0);
             if known.len() < MOST_MAPPINGS || known.contains_key(&key) {
                 known.insert(key, (mapping.range.end().0, mappings::name(heap, files, &mapping)));

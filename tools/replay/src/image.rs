@@ -145,11 +145,11 @@ pub(super) fn build<'m>(
             return (None, failures);
         }
     };
-    space.set_huge_disable(huge_disable);
+    space.prctl().set_huge_disable(huge_disable);
     // It exists for as long as the replay.
     let _ = space.set_memcg(memcg);
     // A new space refuses nothing yet, so that this is taken.
-    let _ = space.set_exec_gain(exec_gain_of(image));
+    let _ = space.prctl().set_exec_gain(exec_gain_of(image));
     let mut left = MOST_RESIDENT;
     for mapping in &image.mappings {
         let range = VirtRange::new(VirtAddr(mapping.start), VirtAddr(mapping.end));

@@ -78,7 +78,7 @@ impl Mapped {
 /// space's, so that the sum over all spaces has each page once.
 pub(super) fn part_of(space: &Space<'_, HostPlatform>) -> Mapped {
     let (mut bytes, mut steps) = (0, 0);
-    space.for_each_mapping_figures(|figures| {
+    space.mappings().for_each_figures(|figures| {
         steps += 1 + (figures.resident >> PAGE_SHIFT);
         if figures.mapping.flags.contains(VmFlags::SHARED) {
             return;

@@ -37,7 +37,7 @@ pub(super) fn add(
     found: &mut Vec<MappingLife>,
 ) {
     let heap = heap(space);
-    space.for_each_mapping_figures(|figures| {
+    space.mappings().for_each_figures(|figures| {
         if figures.anonymous == 0 {
             return;
         }

@@ -114,7 +114,7 @@ fn name(
     on_stack: u64,
 ) -> Option<Rc<str>> {
     let mut found = [None, None];
-    space.for_each_mapping(|mapping| {
+    space.mappings().for_each(|mapping| {
         for (place, address) in [instruction, on_stack].into_iter().enumerate() {
             let within = mapping.range.start().0 <= address && address < mapping.range.end().0;
             if let Some(name) = mapping.file.filter(|_| within).and_then(|file| files.name(file)) {

@@ -93,8 +93,8 @@ impl Scene {
         Self {
             layout: space.layout(),
             program_break: space.program_break().0,
-            exec_gain: space.exec_gain(),
-            huge_disable: space.huge_disable(),
+            exec_gain: space.prctl().exec_gain(),
+            huge_disable: space.prctl().huge_disable(),
             locks: space.locks_future(),
             mappings: mappings_in(space, ranges),
             figures: space.figures(),
@@ -125,7 +125,7 @@ pub(super) fn mappings_in(space: &HostSpace<'_>, ranges: &[Range<u64>]) -> Vec<M
     let wider = |range: &Range<u64>| range.start.saturating_sub(1)..range.end.saturating_add(1);
     let ranges: Vec<Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).map(wider).collect();
     let mut found = Vec::new();
-    space.for_each_mapping(|mapping| {
+    space.mappings().for_each(|mapping| {
         let addrs = mapping.range.start().0..mapping.range.end().0;
         if ranges.iter().any(|range| meet(range, &addrs)) {
             found.push(mapping);
@@ -185,8 +185,8 @@ impl<'m> Trial<'m> {
             }
             Overcommit::Guess { .. } | Overcommit::Always => None,
         };
-        space.set_huge_disable(scene.huge_disable);
-        space.set_exec_gain(scene.exec_gain).ok()?;
+        space.prctl().set_huge_disable(scene.huge_disable);
+        space.prctl().set_exec_gain(scene.exec_gain).ok()?;
         if scene.locks.contains(VmFlags::LOCKED) {
             space.mlockall(LockAll::FUTURE | LockAll::ONFAULT).ok()?;
         }

@@ -97,7 +97,7 @@ fn map_shared(space: &HostSpace<'_>, start: u64, bytes: u64, protection: Protect
 /// The mappings for which `is` is true.
 fn find(space: &HostSpace<'_>, is: impl Fn(&Mapping) -> bool) -> Vec<Mapping> {
     let mut found = Vec::new();
-    space.for_each_mapping(|mapping| {
+    space.mappings().for_each(|mapping| {
         if is(&mapping) {
             found.push(mapping);
         }

@@ -115,8 +115,8 @@ impl<'m> Folio<'m> {
 
     /// The same for a caller that has just cleared an entry that maps the folio, or made it unusable, to put
     /// something else there. A thread that pins without a lock
-    /// ([`try_pin_folio`](crate::FrameFolios::try_pin_folio)) has a fence between the pin and its second look at
-    /// the entry: a pin that is not found here finds the entry changed.
+    /// ([`try_pin_folio`](crate::FrameFolios::try_pin_folio)) has a fence between the pin and its second look
+    /// at the entry: a pin that is not found here finds the entry changed.
     #[inline]
     pub fn may_be_pinned_after_unmap(&self) -> bool {
         fence(Ordering::SeqCst);

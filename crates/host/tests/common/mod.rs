@@ -135,7 +135,7 @@ pub(crate) fn assert_filled<F: PagingFormat>(
 /// How many of the 512 pages at `area` map a page of zeros.
 pub(crate) fn zeros(space: &HostSpace<'_>, area: VirtAddr) -> u64 {
     let mut pages = 0;
-    space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |range, state| {
+    space.mappings().pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |range, state| {
         pages += if state == PageState::Zero { range.len() / PAGE } else { 0 };
     });
     pages
@@ -174,7 +174,7 @@ pub(crate) fn swap_on_ram<F: PagingFormat>(machine: &Machine<F>, slots: u64) -> 
 /// The mappings as `start-end flags` lines.
 pub(crate) fn mappings<F: PagingFormat>(space: &HostSpace<'_, F>) -> Vec<(u64, u64, VmFlags)> {
     let mut all = Vec::new();
-    space.for_each_mapping(|m| all.push((m.range.start().0, m.range.end().0, m.flags)));
+    space.mappings().for_each(|m| all.push((m.range.start().0, m.range.end().0, m.flags)));
     all
 }
 

@@ -43,7 +43,7 @@ const NEVER: &[(&str, &str, &str)] = &[
     ("crates/swap/src/device/compressed/pool/mod.rs", "take_whole", SAME_NAME),
     ("crates/swap/src/device/compressed/pool/mod.rs", "insert", SAME_NAME),
     ("crates/swap/src/held/mod.rs", "ensure_table", SAME_NAME),
-    ("crates/space/src/space/smaps.rs", "figures_from", SAME_NAME),
+    ("crates/space/src/space/mappings/smaps.rs", "figures_from", SAME_NAME),
     ("crates/swap/src/io.rs", "read_past_cache", "only a technique that goes past the cache reads so"),
     (
         "crates/space/src/spaces/shortage.rs",

@@ -20,7 +20,7 @@ const NAMES: [&str; 9] =
     ["Pfn", "NonNull", "SlotId", "PageIo", "SlotPtr", "Location", "OwnerWord", "const", "mut_pointer"];
 
 /// Types that have functions which trust their callers.
-const INTERNALS: [&str; 45] = [
+const INTERNALS: [&str; 48] = [
     "Frames",
     "FrameFolios",
     "FrameLimbo",
@@ -51,6 +51,9 @@ const INTERNALS: [&str; 45] = [
     "Swapoff",
     "SwapAudit",
     "Spaces",
+    "DirectReclaim",
+    "Victims",
+    "VmaStore",
     "MemoryCore",
     "Tables",
     "Gather",
@@ -69,7 +72,17 @@ const INTERNALS: [&str; 45] = [
 ];
 
 /// What an embedder gets without features.
-const REACHABLE: [&str; 6] = ["Memory", "Space", "PinnedPage", "Mapping", "SwapDevice", "Platform"];
+const REACHABLE: [&str; 9] = [
+    "Memory",
+    "Space",
+    "SpaceMappings",
+    "SpaceOom",
+    "SpacePrctl",
+    "PinnedPage",
+    "Mapping",
+    "SwapDevice",
+    "Platform",
+];
 
 /// Why a function may be safe.
 const REASONS: [&str; 4] = ["checks", "reads", "trusts", "value"];

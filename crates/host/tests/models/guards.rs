@@ -103,7 +103,7 @@ fn shuttle_guards_in_place_of_a_leaf_against_the_split_of_its_folio() {
         });
         as_one_step(|| {
             let mut guards = 0;
-            space.pagemap(VirtRange::new(block, VirtAddr(block.0 + PMD)), |pages, state| {
+            space.mappings().pagemap(VirtRange::new(block, VirtAddr(block.0 + PMD)), |pages, state| {
                 guards += if state == PageState::Guard { pages.pages() } else { 0 };
             });
             assert_eq!(guards, 512);

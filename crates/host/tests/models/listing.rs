@@ -49,12 +49,15 @@ fn a_huge_fault_against_its_tables_lock(of_zeros: bool) -> impl SpaceModel {
                             continue;
                         }
                         // Its visitor is called right after it has dropped the lock.
-                        space.pagemap(VirtRange::new(HUGE, VirtAddr(HUGE.0 + PAGE)), |_, state| {
-                            if state == PageState::Anonymous {
-                                as_one_step(|| assert_listed(machine));
-                                seen = true;
-                            }
-                        });
+                        space.mappings().pagemap(
+                            VirtRange::new(HUGE, VirtAddr(HUGE.0 + PAGE)),
+                            |_, state| {
+                                if state == PageState::Anonymous {
+                                    as_one_step(|| assert_listed(machine));
+                                    seen = true;
+                                }
+                            },
+                        );
                     }
                 });
             });

@@ -26,7 +26,7 @@ fn check<const N: usize>(
                     map_at(space, MIB2, LIMIT * PAGE, RW);
                     (0..pages).for_each(|at| write(machine, cpu, space, page(VirtAddr(MIB2), at), 1));
                 }
-                spaces[0].set_oom_score_adj(1000);
+                spaces[0].oom().set_score_adj(1000);
                 memcg
             });
             model(machine, memcg, spaces);

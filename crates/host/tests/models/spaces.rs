@@ -150,7 +150,7 @@ fn shuttle_a_thread_that_is_told_of_mappings_faults_beside_a_mapping() {
         map(space, ADDR, 1);
         thread::scope(|scope| {
             spawn_on(scope, machine, 0, space, |program| {
-                space.for_each_mapping_figures(|figures| {
+                space.mappings().for_each_figures(|figures| {
                     program.write_u64(figures.mapping.range.start(), 1).expect("mapped");
                 });
             });

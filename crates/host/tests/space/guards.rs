@@ -35,7 +35,7 @@ fn assert_guarded<F: PagingFormat>(
 /// The pages of 4 KiB from `addr` on that are guards.
 fn guards(space: &HostSpace<'_>, addr: VirtAddr, pages: u64) -> Vec<u64> {
     let mut found = Vec::new();
-    space.pagemap(VirtRange::new(addr, page(addr, pages)), |range, state| {
+    space.mappings().pagemap(VirtRange::new(addr, page(addr, pages)), |range, state| {
         if state == PageState::Guard {
             found.push((range.start().0 - addr.0) / PAGE);
         }

@@ -24,7 +24,7 @@ fn machine(mib: u64) -> Machine {
 fn entries<F: PagingFormat>(space: &HostSpace<'_, F>, addr: u64, len: u64) -> Vec<(u64, PageState)> {
     let mut all = Vec::new();
     let range = VirtRange::new(VirtAddr(addr), VirtAddr(addr + len));
-    space.pagemap(range, |pages, state| all.push((pages.pages(), state)));
+    space.mappings().pagemap(range, |pages, state| all.push((pages.pages(), state)));
     all
 }
 

@@ -102,7 +102,7 @@ struct Killed {
 impl Reclaim<Machine> for Killed {
     fn make_room(&self, _: &Spaces<Machine>, _: Need) -> u64 {
         self.looks.fetch_add(1, Ordering::Relaxed);
-        self.space.get().unwrap().kill();
+        self.space.get().unwrap().oom().kill();
         0
     }
 
@@ -204,7 +204,7 @@ fn exits_of_killed_programs_do_not_keep_a_fault_from_its_end() {
     let area = space.mmap(&request).unwrap();
     for _ in 0..PROGRAMS {
         let killed = create();
-        killed.kill();
+        killed.oom().kill();
         exits.killed.lock().unwrap().push(killed);
     }
     exits.take_all(spaces);

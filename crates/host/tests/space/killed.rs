@@ -28,8 +28,8 @@ fn for_each_killed(each: impl Fn(&Machine, &Vcpu, &HostSpace<'_>)) {
                 map_at(&space, WRITTEN.0, 3 * MIB2, RW);
                 write(&cpu, &space, page(WRITTEN, 5), 7);
                 assert_eq!(read(&cpu, &space, SEEN), 0);
-                space.kill();
-                space.reap();
+                space.oom().kill();
+                space.oom().reap();
                 let figures = space.figures();
                 assert_eq!(figures.resident, 0, "order {order}");
                 each(&machine, &cpu, &space);
@@ -108,7 +108,7 @@ fn a_program_is_not_collapsed_from_its_kill_on() {
             map_at(&space, WRITTEN.0, MIB2, RW);
             write(&cpu, &space, page(WRITTEN, 5), 7);
             if killed {
-                space.kill();
+                space.oom().kill();
             }
             let huge = machine.memory().huge();
             huge.change(|policy| policy.with_enabled(HugeEnabled::Always));

@@ -56,7 +56,7 @@ fn a_shared_folio_is_not_split_by_advice() {
         space.madvise(area, 4 * PAGE, advice).unwrap();
         assert_eq!((space.figures().resident, child.figures().resident), (MIB2, MIB2), "{advice:?}");
         let mut entries = 0;
-        space.pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |_, _| entries += 1);
+        space.mappings().pagemap(VirtRange::new(area, VirtAddr(area.0 + MIB2)), |_, _| entries += 1);
         assert_eq!(entries, 1, "{advice:?}: a PMD entry maps it still");
     }
 }

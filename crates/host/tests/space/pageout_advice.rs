@@ -130,7 +130,7 @@ fn a_killed_program_pages_out_no_more() {
     let request = MapRequest::anonymous(PAGES * PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
     let area = space.mmap(&request).unwrap();
     (0..PAGES).for_each(|at| space.fault(page(area, at), Access::Write).unwrap());
-    assert!(wanting.wants.set(Box::new(|| _ = space.kill())).is_ok());
+    assert!(wanting.wants.set(Box::new(|| _ = space.oom().kill())).is_ok());
     space.madvise(area, PAGES * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, BATCH * PAGE);
 }

@@ -179,7 +179,7 @@ fn a_space_may_end_with_a_page_out_by_another() {
     assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
     drop(other);
     assert_eq!(spaces.count(), 2);
-    own.with_mappings_held(|| {
+    own.mappings().while_held(|| {
         batch.flush();
         finish_exits(spaces);
     });

@@ -86,13 +86,13 @@ fn the_child_of_a_fork_under_way_is_not_chosen() {
             made += if id == parent.id() { 0 } else { resident.anonymous };
         });
         // It has as much as its parent, and comes before it in the list.
-        if made == 8 * PAGE && !parent.is_killed() {
+        if made == 8 * PAGE && !parent.oom().is_killed() {
             let _ = Policy.out_of_memory(memory.spaces(), Need::Frames(Order::PMD));
         }
     };
     let child = after_each_hold(LockClass::PteTable, step, || parent.fork()).unwrap();
-    assert_eq!((parent.is_killed(), child.is_killed()), (true, false));
-    assert_eq!(child.oom_score_adj(), parent.oom_score_adj());
+    assert_eq!((parent.oom().is_killed(), child.oom().is_killed()), (true, false));
+    assert_eq!(child.oom().score_adj(), parent.oom().score_adj());
 }
 
 /// Hazard: all frames that waited for readers are freed with interrupts off, for a fault that finds no other

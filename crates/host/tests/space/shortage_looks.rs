@@ -91,7 +91,7 @@ fn program(spaces: &'static Spaces<Machine>) -> (Space<'static, Machine>, VirtAd
 fn killed(spaces: &'static Spaces<Machine>, programs: usize) -> Mutex<Vec<Space<'static, Machine>>> {
     let killed = || {
         let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
-        space.kill();
+        space.oom().kill();
         space
     };
     Mutex::new((0..programs).map(|_| killed()).collect())

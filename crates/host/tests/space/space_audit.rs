@@ -147,7 +147,7 @@ fn charges_of_memcgs_are_recounted() {
         memcgs.tree().count_killed(other, true);
         counts(other, Belonging::KilledSpaces, 1, 0);
         memcgs.tree().count_killed(other, false);
-        space.kill();
+        space.oom().kill();
         memcgs.tree().count_killed(one, false);
         counts(one, Belonging::KilledSpaces, 0, 1);
         memcgs.tree().count_killed(one, true);

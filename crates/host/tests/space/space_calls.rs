@@ -71,7 +71,7 @@ fn texts_of_mappings_are_told_with_no_lock_held() {
     maps(&space, &mut all).unwrap();
     assert_eq!(all.text.lines().count(), 41);
     let mut last = 0;
-    space.for_each_mapping(|mapping| {
+    space.mappings().for_each(|mapping| {
         put(50);
         last = mapping.range.end().0;
     });

@@ -400,7 +400,7 @@ fn two_threads_grow_one_stack() {
             }
         });
         let mut stacks = 0;
-        space.for_each_mapping(|_| stacks += 1);
+        space.mappings().for_each(|_| stacks += 1);
         assert_eq!(stacks, 1, "the stack stayed one mapping");
         assert_eq!(space.figures().stack, space.figures().mapped);
         assert_audit(&machine);

@@ -23,7 +23,7 @@ fn map_file(space: &HostSpace<'_>, addr: u64, pages: u64, file: MappedFile, flag
 
 fn ranges(space: &HostSpace<'_>) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
-    space.for_each_mapping(|mapping| all.push((mapping.range.start().0, mapping.range.end().0)));
+    space.mappings().for_each(|mapping| all.push((mapping.range.start().0, mapping.range.end().0)));
     all
 }
 
@@ -142,12 +142,12 @@ fn private_zeros_are_anonymous_memory_with_a_file() {
     assert_eq!(space.figures().resident, 2 * PAGE);
     assert_eq!(space.madvise(addr, PAGE, Advice::Free), Ok(()));
     assert_eq!(errno(space.madvise(addr, PAGE, Advice::WipeOnFork)), Some(Errno::EINVAL));
-    space.for_each_mapping(|mapping| assert_eq!(mapping.file, Some(3)));
+    space.mappings().for_each(|mapping| assert_eq!(mapping.file, Some(3)));
     // Shared memory of zeros is its own, and there are as many as mappings.
     let shared = map_file(&space, BASE + MIB2, 2, zeros, MapFlags::SHARED);
     assert_eq!(errno(space.madvise(shared, PAGE, Advice::Free)), Some(Errno::EINVAL));
     let mut files = Vec::new();
-    space.for_each_mapping(|mapping| files.push(mapping.file));
+    space.mappings().for_each(|mapping| files.push(mapping.file));
     assert_eq!(files, [Some(3), None]);
 }
 

@@ -222,7 +222,7 @@ fn a_full_memcg_fails_neither_willneed_nor_the_program() {
     space.mlock(area, 128 * PAGE, false).unwrap();
     let before = count(&machine, VmEvent::Pswpin);
     space.madvise(page(area, 128), 384 * PAGE, Advice::WillNeed).unwrap();
-    assert_eq!((count(&machine, VmEvent::Pswpin), space.is_killed()), (before, false));
+    assert_eq!((count(&machine, VmEvent::Pswpin), space.oom().is_killed()), (before, false));
     space.munlock(area, 128 * PAGE).unwrap();
     assert_filled(&cpu, &space, area, 0..512, 100);
 }

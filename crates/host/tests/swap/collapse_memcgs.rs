@@ -70,7 +70,7 @@ fn a_collapse_in_a_full_memcg_swaps_nothing_in_and_kills_no_program() {
             space.mlock(page(locked, at), PAGE, false).unwrap();
         }
         assert_eq!(space.madvise(area, MIB2, Advice::Collapse).map_err(Error::errno), Err(Errno::EBUSY));
-        assert!(!space.is_killed());
+        assert!(!space.oom().is_killed());
         assert_eq!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Oom), 0);
         assert_eq!(space.figures().swapped, PAGES.len() as u64 * PAGE);
         assert_eq!(usage(&machine, memcg), 128);

@@ -29,7 +29,7 @@ fn space_in(machine: &Machine, memcg: MemcgId) -> HostSpace<'_> {
 /// A program with 64 pages at 1 GiB that is chosen first, and another one.
 fn victim_and_other<'m>(cpu: &Vcpu, machine: &'m Machine, memcg: MemcgId) -> [HostSpace<'m>; 2] {
     let spaces = [0, 1].map(|_| space_in(machine, memcg));
-    spaces[0].set_oom_score_adj(1000);
+    spaces[0].oom().set_score_adj(1000);
     let area = map_at(&spaces[0], GIB, 64 * PAGE, RW);
     fill(cpu, &spaces[0], area, 0..64, 1);
     spaces
@@ -62,12 +62,12 @@ fn the_adjustment_is_weighed_by_the_limit_of_the_memcg() {
     let (machine, memcg) = machine();
     let cpu = machine.vcpu(0).unwrap();
     let [large, small] = [0, 1].map(|_| space_in(&machine, memcg));
-    small.set_oom_score_adj(100);
+    small.oom().set_score_adj(100);
     let area = map_at(&small, GIB, 256 * PAGE, RW);
     fill(&cpu, &small, area, 0..256, 1);
     // 1792 pages against 256 and 100 times 2.
-    grow(&cpu, &large, || small.is_killed());
-    assert_eq!((large.is_killed(), small.is_killed()), (true, false));
+    grow(&cpu, &large, || small.oom().is_killed());
+    assert_eq!((large.oom().is_killed(), small.oom().is_killed()), (true, false));
     assert_eq!((kills(&machine, memcg), count(&machine, VmEvent::OomKill)), (1, 1));
     assert_filled(&cpu, &small, area, 0..256, 1);
     assert_audit(&machine);
@@ -79,13 +79,13 @@ fn a_killed_program_that_keeps_shared_memory_is_killed_once() {
     let (machine, memcg) = machine();
     let cpu = machine.vcpu(0).unwrap();
     let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
-    first.set_oom_score_adj(1000);
+    first.oom().set_score_adj(1000);
     let mut request = MapRequest::anonymous(64 * PAGE, RW);
     request.flags |= MapFlags::SHARED;
     let area = first.mmap(&request).unwrap();
     fill(&cpu, &first, area, 0..64, 1);
     grow(&cpu, &second, || false);
-    assert_eq!((first.is_killed(), second.is_killed()), (true, true));
+    assert_eq!((first.oom().is_killed(), second.oom().is_killed()), (true, true));
     assert_eq!((first.figures().resident, second.figures().resident), (64 * PAGE, 0));
     assert_eq!(kills(&machine, memcg), 2);
     assert_audit(&machine);
@@ -100,8 +100,8 @@ fn the_locked_memory_of_a_killed_program_is_freed() {
     let cpu = machine.vcpu(0).unwrap();
     let [first, second] = victim_and_other(&cpu, &machine, memcg);
     first.mlock(VirtAddr(GIB), 64 * PAGE, false).unwrap();
-    let written = grow(&cpu, &second, || first.is_killed());
-    assert_eq!((first.is_killed(), second.is_killed()), (true, false));
+    let written = grow(&cpu, &second, || first.oom().is_killed());
+    assert_eq!((first.oom().is_killed(), second.oom().is_killed()), (true, false));
     assert_eq!(first.figures().resident, 0);
     assert!(written > LIMIT - 64, "{written} pages");
     assert_audit(&machine);
@@ -133,18 +133,18 @@ fn a_killed_program_whose_mmap_lock_is_let_go_has_no_second_victim() {
             let hold = || {
                 held.send(()).unwrap();
                 let mut until = None;
-                while !second.is_killed() && until.is_none_or(|until| looks() < until) {
-                    if until.is_none() && first.is_killed() {
+                while !second.oom().is_killed() && until.is_none_or(|until| looks() < until) {
+                    if until.is_none() && first.oom().is_killed() {
                         until = Some(looks() + 3);
                     }
                     std::thread::yield_now();
                 }
             };
-            cpu.run(|| first.with_mappings_held(hold));
+            cpu.run(|| first.mappings().while_held(hold));
         });
         is_held.recv().unwrap();
         grow(&cpu, second, || first.figures().resident == 0);
-        assert_eq!((first.is_killed(), second.is_killed()), (true, false));
+        assert_eq!((first.oom().is_killed(), second.oom().is_killed()), (true, false));
         assert_eq!(kills(machine, memcg), 1);
     });
     assert_audit(&machine);
@@ -164,7 +164,7 @@ fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
         scope.spawn(move || {
             let cpu = machine.vcpu(1).unwrap();
             cpu.run(|| {
-                first.with_mappings_held(|| {
+                first.mappings().while_held(|| {
                     held.send(()).unwrap();
                     let _ = may_go.recv();
                 });
@@ -172,7 +172,7 @@ fn a_killed_program_whose_mmap_lock_is_held_is_not_waited_for() {
         });
         is_held.recv().unwrap();
         grow(&cpu, &second, || false);
-        assert_eq!((first.is_killed(), second.is_killed()), (true, true));
+        assert_eq!((first.oom().is_killed(), second.oom().is_killed()), (true, true));
         assert_eq!(kills(machine, memcg), 2);
         // Ten in a second at most.
         for event in [MemcgEvent::Max, MemcgEvent::Oom] {
@@ -207,10 +207,14 @@ fn no_program_is_killed_where_there_is_room_again() {
     let [space, _other] = victim_and_other(&cpu, &machine, memcg);
     let for_memcg = |pages| need_of(&machine, memcg, pages);
     for need in [for_memcg(1), for_memcg(LIMIT / 2), Need::Frames(Order::ZERO)] {
-        assert_eq!((choose(&cpu, &machine, need), space.is_killed()), (OomOutcome::Freed, false), "{need:?}");
+        assert_eq!(
+            (choose(&cpu, &machine, need), space.oom().is_killed()),
+            (OomOutcome::Freed, false),
+            "{need:?}"
+        );
     }
     assert_eq!(choose(&cpu, &machine, for_memcg(LIMIT)), OomOutcome::Freed);
-    assert!(space.is_killed(), "there is not as much");
+    assert!(space.oom().is_killed(), "there is not as much");
     assert_audit(&machine);
 }
 
@@ -231,10 +235,10 @@ fn the_shortage_of_a_memcg_that_is_gone_is_not_that_of_the_next_one_with_its_num
     fill(&cpu, &space, area, 0..64, 1);
 
     assert!(cpu.run(|| Policy.make_room(memory.spaces(), need)) > 0, "a new attempt charges another memcg");
-    assert_eq!((choose(&cpu, &machine, need), space.is_killed()), (OomOutcome::Freed, false));
+    assert_eq!((choose(&cpu, &machine, need), space.oom().is_killed()), (OomOutcome::Freed, false));
     assert_eq!(memory.memcgs().counters().events(memcg, MemcgEvent::Max), 0);
     let need = need_of(&machine, memcg, 1);
-    assert_eq!((choose(&cpu, &machine, need), space.is_killed()), (OomOutcome::Freed, true));
+    assert_eq!((choose(&cpu, &machine, need), space.oom().is_killed()), (OomOutcome::Freed, true));
     assert_audit(&machine);
 }
 
@@ -246,11 +250,11 @@ fn a_killed_program_is_counted_where_it_is() {
     let memory = machine.memory();
     let below = memory.create_memcg(memcg, "below").unwrap();
     let other = memory.create_memcg(MemcgId::ROOT, "other").unwrap();
-    let victims = || [below, memcg, other, MemcgId::ROOT].map(|memcg| memory.spaces().victims(memcg));
+    let victims = || [below, memcg, other, MemcgId::ROOT].map(|memcg| memory.spaces().victims().count(memcg));
     let [space, second] = [0, 1].map(|_| space_in(&machine, below));
-    assert!(space.kill() && !space.kill());
+    assert!(space.oom().kill() && !space.oom().kill());
     assert_eq!(victims(), [1, 1, 0, 1]);
-    second.kill();
+    second.oom().kill();
     assert_eq!(victims(), [2, 2, 0, 2]);
     space.set_memcg(other).unwrap();
     assert_eq!(victims(), [1, 1, 1, 2]);
@@ -279,8 +283,8 @@ fn a_swapoff_without_memory_kills_nothing() {
     space.mlock(kept, pages * PAGE, false).unwrap();
     fill(&cpu, &space, kept, 0..pages, 2);
     let failed = Err(SwapOffError::OutOfMemory(AllocError::OutOfMemory));
-    assert_eq!(memory.swapoff(id, || !space.is_killed()), failed);
-    assert_eq!((space.is_killed(), count(&machine, VmEvent::OomKill)), (false, 0));
+    assert_eq!(memory.swapoff(id, || !space.oom().is_killed()), failed);
+    assert_eq!((space.oom().is_killed(), count(&machine, VmEvent::OomKill)), (false, 0));
     assert_audit(&machine);
     // The device is in use again.
     assert_filled(&cpu, &space, kept, 0..pages, 2);
@@ -306,7 +310,7 @@ fn a_killed_program_waits_for_no_page_under_its_mmap_lock() {
         memory.swapon(HostRam::new(256).unwrap(), SwapOnOptions::default()).unwrap();
         let cpu = machine.vcpu(0).unwrap();
         let [first, second] = [0, 1].map(|_| space_in(&machine, memcg));
-        first.set_oom_score_adj(1000);
+        first.oom().set_score_adj(1000);
         let [out, kept] = [GIB, 2 * GIB].map(|at| map_at(&first, at, PAGES * PAGE, RW));
         fill(&cpu, &first, out, 0..PAGES, 1);
         first.madvise(out, PAGES * PAGE, Advice::PageOut).unwrap();
@@ -321,7 +325,7 @@ fn a_killed_program_waits_for_no_page_under_its_mmap_lock() {
         memory.write_memcg_file(memcg, "memory.swap.max", &(PAGES * PAGE).to_string()).unwrap();
         memory.write_memcg_file(memcg, "memory.max", &usage.to_string()).unwrap();
         cpu.run(|| wait_for(&first, out));
-        assert_eq!((first.is_killed(), second.is_killed()), (true, false));
+        assert_eq!((first.oom().is_killed(), second.oom().is_killed()), (true, false));
         assert_eq!(kills(&machine, memcg), 1);
         assert_audit(&machine);
     }
@@ -337,7 +341,7 @@ fn a_stack_grows_as_long_as_there_is_memory_to_free() {
     let cpu = machine.vcpu(0).unwrap();
     let [poor, rich, growing] = [1000, 500, -1000].map(|adjustment| {
         let space = create_space(&machine);
-        space.set_oom_score_adj(adjustment);
+        space.oom().set_score_adj(adjustment);
         space
     });
     let area = map_at(&rich, GIB, 512 * PAGE, RW);
@@ -356,10 +360,10 @@ fn a_stack_grows_as_long_as_there_is_memory_to_free() {
     });
     let grown = (0..STACKS).take_while(|&stack| {
         assert_eq!(read(&cpu, &growing, VirtAddr(top(stack).0 - PAGE)), 0);
-        !rich.is_killed()
+        !rich.oom().is_killed()
     });
     assert!(grown.count() < STACKS as usize, "there were anon_vmas for all stacks");
-    assert!(poor.is_killed() && !growing.is_killed());
+    assert!(poor.oom().is_killed() && !growing.oom().is_killed());
     cpu.run(|| {
         let pin = frames.platform().pin();
         taken.into_iter().for_each(|pfn| frames.free(&pin, pfn, Order::ZERO).unwrap());
@@ -390,7 +394,7 @@ fn a_collapse_without_a_free_block_kills_no_program() {
             assert_eq!(result.map_err(Error::errno), Err(Errno::ENOMEM));
         }
         assert_eq!(
-            (space.is_killed(), other.is_killed(), count(&machine, VmEvent::OomKill)),
+            (space.oom().is_killed(), other.oom().is_killed(), count(&machine, VmEvent::OomKill)),
             (false, false, 0)
         );
         // A block counts as one with a folio or as one without, also where its folio takes a reclaim. The

@@ -59,7 +59,7 @@ fn limit(machine: &Machine, memcg: MemcgId, name: &str, pages: u64) {
 fn space_in(machine: &'static Machine, memcg: MemcgId, adjustment: i16) -> HostSpace<'static> {
     let space = create_space(machine);
     space.set_memcg(memcg).unwrap();
-    space.set_oom_score_adj(adjustment);
+    space.oom().set_score_adj(adjustment);
     space
 }
 
@@ -81,7 +81,7 @@ fn a_program_that_is_killed_waits_for_no_page_of_the_thread_that_kills_it() {
     fill(&cpu, &first, shared, 0..1, 7);
     first.madvise(shared, PAGE, Advice::PageOut).unwrap();
     let chosen = first.fork().unwrap();
-    chosen.set_oom_score_adj(1000);
+    chosen.oom().set_score_adj(1000);
     let other = space_in(machine, memcg, 0);
     for space in [&chosen, &other] {
         let area = map_at(space, 2 * GIB, PAGES * PAGE, RW);
@@ -113,7 +113,7 @@ fn a_program_that_is_killed_waits_for_no_page_of_the_thread_that_kills_it() {
         });
         write(&cpu, &first, shared, 8);
     });
-    assert_eq!((chosen.is_killed(), other.is_killed()), (true, false));
+    assert_eq!((chosen.oom().is_killed(), other.oom().is_killed()), (true, false));
     assert_eq!(events(machine, memcg, MemcgEvent::OomKill), 1);
     assert_filled(&cpu, &first, shared, 0..1, 8);
     assert_audit(machine);

@@ -56,7 +56,7 @@ fn cold_pages_that_are_inactive_stay_the_next_to_be_reclaimed() {
     assert_eq!(count(&machine, VmEvent::Pgdeactivate), 0);
     assert_eq!(machine.memory().reclaim(MemcgId::ROOT, 32), 32);
     let mut out = Vec::new();
-    space.pagemap(VirtRange::from_len(area, PAGES * PAGE).unwrap(), |range, state| {
+    space.mappings().pagemap(VirtRange::from_len(area, PAGES * PAGE).unwrap(), |range, state| {
         if let PageState::Swapped { .. } = state {
             out.extend((range.start().0 - area.0) / PAGE..(range.end().0 - area.0) / PAGE);
         }

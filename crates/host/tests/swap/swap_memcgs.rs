@@ -257,7 +257,7 @@ fn the_program_with_the_highest_score_is_ended() {
     for (space, pages) in spaces.iter().zip([1000, 600, 400, 200]) {
         assert_eq!(fill(&cpu, space, pages).2, Ok(()));
     }
-    spaces[0].set_oom_score_adj(-1000);
+    spaces[0].oom().set_score_adj(-1000);
     let more = map_at(&spaces[3], 2 * GIB, 5120 * PAGE, RW);
     let kills = || machine.memory().memcgs().counters().events(memcg, MemcgEvent::OomKill);
     let mut at = 0;
@@ -267,9 +267,9 @@ fn the_program_with_the_highest_score_is_ended() {
             at += 1;
         }
     };
-    spaces[2].set_oom_score_adj(1000);
+    spaces[2].oom().set_score_adj(1000);
     grow(1);
-    let killed = || spaces.iter().map(|space| space.is_killed()).collect::<Vec<_>>();
+    let killed = || spaces.iter().map(|space| space.oom().is_killed()).collect::<Vec<_>>();
     assert_eq!(killed(), [false, false, true, false], "the one that asked for it");
     assert_eq!(spaces[2].figures().resident, 0, "its memory is back");
     assert_eq!(
@@ -287,7 +287,7 @@ fn the_program_with_the_highest_score_is_ended() {
     };
     assert_eq!(own, AccessError::Fault(FaultError::Killed));
     assert_eq!(killed(), [false, false, true, true]);
-    assert!(!outside.is_killed(), "a space outside of the memcg is left alone");
+    assert!(!outside.oom().is_killed(), "a space outside of the memcg is left alone");
     assert_filled(&cpu, &spaces[0], VirtAddr(GIB), 0..1000, 100);
     assert_filled(&cpu, &spaces[1], VirtAddr(GIB), 0..600, 100);
     assert_eq!(usage(&machine, memcg), 1600);
@@ -306,7 +306,7 @@ fn a_machine_that_is_full_ends_the_largest_program() {
     let (area, ..) = fill(&cpu, &small, 200);
     let (_, written, result) = fill(&cpu, &large, 4096);
     assert_eq!(result, Err(AccessError::Fault(FaultError::Killed)), "after {written} pages");
-    assert!(large.is_killed() && !small.is_killed());
+    assert!(large.oom().is_killed() && !small.oom().is_killed());
     assert_eq!(large.figures().resident, 0);
     assert_filled(&cpu, &small, area, 0..200, 100);
     assert_audit(&machine);

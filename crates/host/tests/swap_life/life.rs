@@ -247,7 +247,7 @@ impl<'m> Life<'m> {
     fn match_mappings(&mut self, at: usize) {
         let mind = &mut self.minds[at];
         let mut now = Pages::new();
-        mind.space.for_each_mapping(|mapping| {
+        mind.space.mappings().for_each(|mapping| {
             let (start, end) = (mapping.range.start().0, mapping.range.end().0);
             for number in (start - BASE) / PAGE..(end - BASE) / PAGE {
                 let page = mind.pages.get(&number).expect("a page appeared");

@@ -178,7 +178,7 @@ impl<'m> Sharer<'m> {
     fn lost(&mut self, at: u64) {
         self.count("no mapping");
         let mut mapped = false;
-        self.mind.space.for_each_mapping(|mapping| mapped |= mapping.range.contains(addr(at)));
+        self.mind.space.mappings().for_each(|mapping| mapped |= mapping.range.contains(addr(at)));
         if !mapped {
             self.mind.pages.remove(&at);
         }
@@ -251,7 +251,7 @@ impl<'m> Sharer<'m> {
 
     fn is_locked(&self, at: u64) -> bool {
         let mut locked = false;
-        self.mind.space.for_each_mapping(|mapping| {
+        self.mind.space.mappings().for_each(|mapping| {
             locked |= mapping.range.contains(addr(at)) && mapping.flags.contains(VmFlags::LOCKED);
         });
         locked

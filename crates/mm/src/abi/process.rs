@@ -19,13 +19,13 @@ pub(super) fn prctl<P: Platform>(space: &Space<'_, P>, args: [u64; 6]) -> Result
     match option as i32 {
         PR_SET_THP_DISABLE => set_huge_disable(space, second != 0, third, [fourth, fifth]),
         PR_GET_THP_DISABLE | PR_GET_MDWE if [second, third, fourth, fifth] != [0; 4] => Err(Error::BadFlags),
-        PR_GET_THP_DISABLE => Ok(match space.huge_disable() {
+        PR_GET_THP_DISABLE => Ok(match space.prctl().huge_disable() {
             HugeDisable::No => 0,
             HugeDisable::Completely => 1,
             HugeDisable::ExceptAdvised => 1 | THP_EXCEPT_ADVISED,
         }),
         PR_SET_MDWE => set_mdwe(space, second, [third, fourth, fifth]),
-        PR_GET_MDWE => Ok(match space.exec_gain() {
+        PR_GET_MDWE => Ok(match space.prctl().exec_gain() {
             ExecGain::Allowed => 0,
             ExecGain::Refused => REFUSE_EXEC_GAIN,
             ExecGain::RefusedNotInherited => REFUSE_EXEC_GAIN | NO_INHERIT,
@@ -49,7 +49,7 @@ fn set_huge_disable<P: Platform>(
     if rest != [0; 2] {
         return Err(Error::BadFlags);
     }
-    space.set_huge_disable(wanted);
+    space.prctl().set_huge_disable(wanted);
     Ok(0)
 }
 
@@ -64,5 +64,5 @@ fn set_mdwe<P: Platform>(space: &Space<'_, P>, bits: u64, rest: [u64; 3]) -> Res
         // Also the second without the first.
         _ => return Err(Error::BadFlags),
     };
-    space.set_exec_gain(gain).map(|()| 0)
+    space.prctl().set_exec_gain(gain).map(|()| 0)
 }

@@ -59,7 +59,7 @@ pub(super) fn mincore<P: Platform>(
         let mut resident = [0_u8; (CHUNK / 8) as usize];
         let mut looked = 0;
         let at = VirtAddr(addr.0 + (done << PAGE_SHIFT));
-        space.mincore_of_mapping(at, (pages - done).min(CHUNK), |is| {
+        space.mappings().mincore_of(at, (pages - done).min(CHUNK), |is| {
             resident[looked / 8] |= u8::from(is) << (looked % 8);
             looked += 1;
         })?;

@@ -36,7 +36,7 @@ pub fn maps_line(mapping: &Mapping, out: &mut impl Write) -> fmt::Result {
 /// Those of `out`.
 pub fn maps<P: Platform>(space: &Space<'_, P>, out: &mut impl Write) -> fmt::Result {
     let mut result = Ok(());
-    space.for_each_mapping(|mapping| {
+    space.mappings().for_each(|mapping| {
         if result.is_ok() {
             result = maps_line(&mapping, out);
         }

@@ -16,7 +16,7 @@ use quire_space::Space;
 pub fn oom_score<P: Platform>(memory: &Memory<P>, space: &Space<'_, P>, out: &mut impl Write) -> fmt::Result {
     let total =
         memory.parts().frames().reports().totals().managed + memory.parts().swap().devices().total_slots();
-    let score = badness(&space.figures(), space.oom_score_adj(), total)
+    let score = badness(&space.figures(), space.oom().score_adj(), total)
         .map_or(0, |badness| (1000 + badness.0 * 1000 / total.max(1) as i64) * 2 / 3);
     writeln!(out, "{}", score.max(0))
 }

@@ -13,7 +13,7 @@ use quire_space::{MappingFigures, SMAPS_MNEMONICS, Space, VmFlags};
 /// Those of `out`.
 pub fn smaps<P: Platform>(space: &Space<'_, P>, out: &mut impl Write) -> fmt::Result {
     let mut result = Ok(());
-    space.for_each_mapping_figures(|figures| {
+    space.mappings().for_each_figures(|figures| {
         if result.is_ok() {
             result = mapping(figures, out);
         }

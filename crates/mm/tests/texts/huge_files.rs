@@ -376,7 +376,7 @@ fn a_space_knows_its_orders() {
         };
         space.mmap(&request).unwrap()
     };
-    let orders = |purpose, at: u64| space.huge_orders(purpose, VirtAddr(at));
+    let orders = |purpose, at: u64| space.mappings().huge_orders(purpose, VirtAddr(at));
     let largest = |at| orders(HugeUse::Fault, at).largest().map(Order::get);
     find("enabled").write(memory, "always").unwrap();
     find("hugepages-64kB/enabled").write(memory, "always").unwrap();
@@ -399,14 +399,14 @@ fn a_space_knows_its_orders() {
     assert_eq!(orders(HugeUse::Collapse, BASE + MIB), OrderSet::EMPTY);
 
     // The process does without, and its child too.
-    space.set_huge_disable(HugeDisable::ExceptAdvised);
+    space.prctl().set_huge_disable(HugeDisable::ExceptAdvised);
     assert_eq!(largest(middle), None);
-    assert_eq!(space.fork().unwrap().huge_disable(), HugeDisable::ExceptAdvised);
+    assert_eq!(space.fork().unwrap().prctl().huge_disable(), HugeDisable::ExceptAdvised);
     space.madvise(VirtAddr(middle), 2 * MIB, Advice::HugePage).unwrap();
     assert_eq!(largest(middle), Some(9));
-    space.set_huge_disable(HugeDisable::Completely);
+    space.prctl().set_huge_disable(HugeDisable::Completely);
     assert_eq!(largest(middle), None);
-    space.set_huge_disable(HugeDisable::No);
+    space.prctl().set_huge_disable(HugeDisable::No);
     space.madvise(VirtAddr(middle), 2 * MIB, Advice::NoHugePage).unwrap();
     assert_eq!(orders(HugeUse::Smaps, middle), OrderSet::EMPTY);
 
@@ -488,7 +488,7 @@ fn linux_shows_the_same_mappings_as_eligible() {
         .iter()
         .filter_map(|&(addr, len, advice)| {
             let linux = shown.iter().find(|mapping| mapping.start == addr.0).expect("it was mapped");
-            let ours = !space.huge_orders(HugeUse::Smaps, addr).is_empty();
+            let ours = !space.mappings().huge_orders(HugeUse::Smaps, addr).is_empty();
             (linux.eligible != ours)
                 .then(|| format!("{len} bytes at {addr:?}, {advice:?}: Linux says {}", linux.eligible))
         })

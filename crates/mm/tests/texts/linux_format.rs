@@ -266,9 +266,9 @@ fn oom_score() {
         text(&machine, |memory, out| proc::oom_score(memory, &space, out)).trim().parse().unwrap()
     };
     assert!((666..670).contains(&score()), "{}", score());
-    space.set_oom_score_adj(1000);
+    space.oom().set_score_adj(1000);
     assert!((1320..=1333).contains(&score()), "{}", score());
-    space.set_oom_score_adj(-1000);
+    space.oom().set_score_adj(-1000);
     assert_eq!(score(), 0);
     if let Some(linux) = linux("self/oom_score") {
         let linux: u64 = linux.trim().parse().unwrap();

@@ -97,7 +97,7 @@ fn smaps(machine: &Machine, space: &Space<'_, HostPlatform>) -> String {
 
 fn pages(space: &Space<'_, HostPlatform>, base: VirtAddr) -> Vec<(u64, u64)> {
     let mut words = Vec::new();
-    space.pagemap(VirtRange::new(base, page(base, PAGES)), |range, state| {
+    space.mappings().pagemap(VirtRange::new(base, page(base, PAGES)), |range, state| {
         for addr in (range.start().0..range.end().0).step_by(PAGE_SIZE as usize) {
             words.push((addr, proc::pagemap_entry(state)));
         }
@@ -202,7 +202,9 @@ fn proc_files_report_swapped_pages() {
     assert_eq!(figure(&text(&machine, proc::meminfo), "SwapCached:"), 4);
     let swapped = |state| matches!(state, PageState::Swapped { .. });
     let mut here = false;
-    child.pagemap(VirtRange::new(page(base, 20), page(base, 21)), |_, state| here = swapped(state));
+    child
+        .mappings()
+        .pagemap(VirtRange::new(page(base, 20), page(base, 21)), |_, state| here = swapped(state));
     assert!(here, "the child has not looked yet");
     child.mincore(page(base, 20), PAGE_SIZE, |present| assert!(present, "but it is in memory")).unwrap();
     drop(child);

@@ -1,7 +1,7 @@
 //! The memcgs' spaces, pages and slots, each recounted and compared with the memcgs' counts.
 
 use super::{Report, SpaceViolation};
-use crate::space::Space;
+use crate::space::for_each_space;
 use crate::spaces::Spaces;
 use quire_arch::Platform;
 use quire_frame::Kind;
@@ -15,13 +15,13 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
     let report = &mut |violation| report(SpaceViolation::Memcg(violation));
     memcgs.audit().recount(
         Belonging::Spaces,
-        |tell| Space::for_each(spaces, |core| tell(core.memcg(), 1)),
+        |tell| for_each_space(spaces, |core| tell(core.memcg(), 1)),
         report,
     );
     let killed = |core: &SpaceCore| u64::from(core.is_killed());
     memcgs.audit().recount(
         Belonging::KilledSpaces,
-        |tell| Space::for_each(spaces, |core| tell(core.memcg(), killed(core))),
+        |tell| for_each_space(spaces, |core| tell(core.memcg(), killed(core))),
         report,
     );
     let recount = |what, is_counted: fn(Kind) -> bool, report: &mut dyn FnMut(MemcgViolation)| {

@@ -7,7 +7,7 @@
 //! space an exclusive one was met.
 
 use super::{Report, SpaceViolation};
-use crate::space::Space;
+use crate::space::for_each_space;
 use crate::spaces::Spaces;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
@@ -33,7 +33,7 @@ const SPACE_SHIFT: u32 = 3;
 pub(super) fn audit_sharing<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     spaces.frames().audit().clear_audit();
     let mut number = 0;
-    Space::for_each(spaces, |core| {
+    for_each_space(spaces, |core| {
         number += 1;
         let mappings = core.read_mappings(spaces.platform());
         let walk =

@@ -1,7 +1,7 @@
 //! The auditor's part: TLBs and sets of CPUs.
 
 use super::{Report, SpaceViolation};
-use crate::space::Space;
+use crate::space::for_each_space;
 use crate::spaces::Spaces;
 use core::sync::atomic::Ordering;
 use quire_arch::{CachedTranslation, CpuId, Entry, LeafFlags, Level, PagingFormat, Platform};
@@ -9,7 +9,7 @@ use quire_pagetable::{Found, Tables};
 
 /// Each CPU is in the running set of the space that it runs, and in no other.
 pub(super) fn audit_current<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
-    Space::for_each(spaces, |core| {
+    for_each_space(spaces, |core| {
         let running = core.tables.cpus.running();
         for cpu in (0..spaces.platform().cpu_count()).filter_map(CpuId::new) {
             let current = spaces.current().is_current(cpu, &core.tables);
@@ -27,7 +27,7 @@ pub(super) fn audit_cached<P: Platform>(spaces: &Spaces<P>, cached: CachedTransl
     if cached.addr >= P::Paging::USER_END {
         return;
     }
-    Space::for_each(spaces, |core| {
+    for_each_space(spaces, |core| {
         if core.tables.asid() != cached.asid || !core.tables.cpus.live(cached.asid, cached.cpu) {
             return;
         }

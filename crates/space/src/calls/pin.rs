@@ -106,7 +106,7 @@ pub(crate) fn pin_page<P: Platform>(
                 Err(_) if core.is_killed() => return Err(FaultError::Killed),
                 // As for a fault: memory is freed for it.
                 Err(refusal) => {
-                    caller.spaces.direct_reclaim().resolve_refusal(core, refusal, &mut attempts)?
+                    caller.spaces.direct_reclaim().resolve_refusal(core, refusal, &mut attempts)?;
                 }
             }
         }

@@ -7,7 +7,7 @@ use crate::calls::fault::fault;
 use crate::calls::install::install;
 use crate::calls::lock::{mlock, mlockall, munlock, munlockall};
 use crate::calls::map::mmap;
-use crate::calls::mincore::{mincore, mincore_of_mapping};
+use crate::calls::mincore::mincore;
 use crate::calls::pin::{pin_page, pin_page_fast};
 use crate::calls::protect::mprotect;
 use crate::calls::remap::mremap;
@@ -97,7 +97,7 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// Unlocks everything, and what will be mapped.
     pub fn munlockall(&self) {
-        munlockall(self.caller())
+        munlockall(self.caller());
     }
 
     /// Maps memory and returns its address.
@@ -119,23 +119,6 @@ impl<'m, P: Platform> Space<'m, P> {
     /// As Linux's `mincore`; pages before a hole have been reported then.
     pub fn mincore(&self, addr: VirtAddr, len: u64, tell: impl FnMut(bool)) -> Result<(), Error> {
         mincore(self.caller(), addr, len, tell)
-    }
-
-    /// Calls `tell` for at least one and at most `pages` pages from `addr` on: those of the mapping that
-    /// `addr` lies in. `addr` is the start of a page in user space. `tell` is called with the lock of a table
-    /// held: it takes no lock, and does not access a program's memory.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotMapped`] if nothing is mapped at `addr`.
-    #[doc(hidden)]
-    pub fn mincore_of_mapping(
-        &self,
-        addr: VirtAddr,
-        pages: u64,
-        tell: impl FnMut(bool),
-    ) -> Result<(), Error> {
-        mincore_of_mapping(self.caller(), addr, pages, tell)
     }
 
     /// Pins the page at `addr`, so that a device can read it, and with [`Access::Write`] also write it. A

@@ -15,8 +15,8 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::CommitLimit`] or [`Error::NoFrames`], as also after a [kill](Self::kill); nothing is left
-    /// behind.
+    /// [`Error::CommitLimit`] or [`Error::NoFrames`], as also after a [kill](super::SpaceOom::kill); nothing
+    /// is left behind.
     pub fn fork(&self) -> Result<Space<'m, P>, Error> {
         self.caller().with_reclaim(|| self.fork_once())
     }
@@ -34,14 +34,14 @@ impl<'m, P: Platform> Space<'m, P> {
             return Err(Error::NoFrames(AllocError::OutOfMemory));
         }
         child.core().brk.store(self.program_break().0, Ordering::Relaxed);
-        child.set_huge_disable(self.huge_disable());
-        child.set_exec_gain(self.exec_gain().inherited())?;
+        child.prctl().set_huge_disable(self.prctl().huge_disable());
+        child.prctl().set_exec_gain(self.prctl().exec_gain().inherited())?;
         // What is copied at once is charged there.
         child.follow_memcg(self);
         copy_to(&section, child.core())?;
         // The parent may have changed it since. As in Linux, the child is where its parent is in the end.
         child.follow_memcg(self);
-        child.set_oom_score_adj(self.oom_score_adj());
+        child.oom().set_score_adj(self.oom().score_adj());
         Ok(child)
     }
 }

@@ -1,13 +1,13 @@
 //! The handles of reclaim.
 
-use super::Space;
+use super::{Space, SpaceOom};
 use crate::spaces::Spaces;
 use core::fmt;
 use core::mem::ManuallyDrop;
-use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_rmap::SpaceCore;
+use quire_memcg::MemcgId;
+use quire_rmap::{SpaceCore, SpaceFigures};
 use quire_sync::atomic::Ordering;
 
 /// A handle of reclaim to a space. If it is the last one, the space exits when [`finish_exits`] is called: an
@@ -22,15 +22,27 @@ impl<'s, P: Platform> ReclaimHandle<'s, P> {
 
     /// As [`Space::next`].
     pub fn next(spaces: &'s Spaces<P>, space: Option<&Self>) -> Option<Self> {
-        spaces.hold_next(space.map(|space| space.core())).map(|core| Self::adopt(spaces, core))
+        spaces.hold_next(space.map(Self::core)).map(|core| Self::adopt(spaces, core))
     }
-}
 
-impl<'s, P: Platform> Deref for ReclaimHandle<'s, P> {
-    type Target = Space<'s, P>;
+    #[inline]
+    pub(crate) fn core(&self) -> &SpaceCore {
+        self.0.core()
+    }
 
-    fn deref(&self) -> &Space<'s, P> {
-        &self.0
+    /// The memcg that the space is in.
+    pub fn memcg(&self) -> MemcgId {
+        self.0.memcg()
+    }
+
+    /// The usage of the space at this moment.
+    pub fn figures(&self) -> SpaceFigures {
+        self.0.figures()
+    }
+
+    /// The program in the space.
+    pub fn oom(&self) -> SpaceOom<'_, P> {
+        self.0.oom()
     }
 }
 
@@ -38,14 +50,14 @@ impl<P: Platform> Drop for ReclaimHandle<'_, P> {
     fn drop(&mut self) {
         if self.0.was_last() {
             // SAFETY: it was. The handle inside is not dropped.
-            unsafe { self.spaces.exit_later(self.place()) };
+            unsafe { self.0.spaces.exit_later(self.0.place()) };
         }
     }
 }
 
 impl<P: Platform> fmt::Debug for ReclaimHandle<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
+        self.0.fmt(f)
     }
 }
 

@@ -370,7 +370,7 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
                 OomOutcome::Freed => return true,
                 OomOutcome::Nothing => return false,
                 OomOutcome::Expected => {
-                    self.spaces.oom_turns().wait(self.spaces.platform(), seen, BETWEEN_LOOKS_NS)
+                    self.spaces.oom_turns().wait(self.spaces.platform(), seen, BETWEEN_LOOKS_NS);
                 }
             }
         }

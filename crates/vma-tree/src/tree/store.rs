@@ -17,8 +17,9 @@ pub struct OutOfNodes(pub AllocError);
 /// - [`allocate`](Self::allocate) returns memory that is valid and aligned for a `Node<V>` and that no other
 ///   code uses until it comes back; its contents do not matter;
 /// - memory given to [`retire`](Self::retire) stays readable and *unchanged* until every section of the epoch
-///   that was open at the call has ended. Only the last [`NODE_TAIL`](super::NODE_TAIL) bytes are free for a link and a stamp.
-///   The epoch is the one whose guards are passed to [`find_lockless`](super::RangeTree::find_lockless).
+///   that was open at the call has ended. Only the last [`NODE_TAIL`](super::NODE_TAIL) bytes are free
+///   for a link and a stamp. The epoch is the one whose guards are passed to
+///   [`find_lockless`](super::RangeTree::find_lockless).
 pub unsafe trait NodeStore<V> {
     /// Memory for one node.
     #[cfg_attr(debug_assertions, track_caller)]

@@ -187,7 +187,7 @@ impl<F: PagingFormat> Play<'_, F> {
         let start = addr.page_start();
         let page = VirtRange::new(start, VirtAddr(start.0.wrapping_add(PAGE_SIZE)));
         let mut absent = true;
-        self.current_space().space.pagemap(page, |_, state| absent &= state == PageState::Zero);
+        self.current_space().space.mappings().pagemap(page, |_, state| absent &= state == PageState::Zero);
         absent
     }
 

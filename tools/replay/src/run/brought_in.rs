@@ -50,7 +50,7 @@ pub(super) fn files_brought_in(
         {
             let range = pages_of(first, second);
             let mut bytes: u64 = 0;
-            space.for_each_mapping_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
+            space.mappings().for_each_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
                 let flags = mapping.flags;
                 let copies = third as i32 == libc::MADV_POPULATE_WRITE && !flags.contains(VmFlags::SHARED);
                 if mapping.file.is_some_and(|file| !is_shared(file)) && !copies && !is_locked(flags) {
@@ -116,7 +116,7 @@ fn locked_in(space: &Space<'_, HostPlatform>, range: &Range<u64>) -> Vec<(Range<
     if range.is_empty() {
         return found;
     }
-    space.for_each_mapping_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
+    space.mappings().for_each_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
         looks_at(1);
         let addrs = mapping.range.start().0..mapping.range.end().0;
         let private = mapping.file.is_none() && !mapping.flags.contains(VmFlags::SHARED);

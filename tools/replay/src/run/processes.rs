@@ -30,8 +30,8 @@ impl RunningReplay<'_> {
         };
         let cpu = self.switch(event);
         let old_space = self.task(event.task).and_then(|task| task.space.as_ref());
-        let huge_disable =
-            old_space.map_or_else(|| settings::first_huge_disable(&self.header), |old| old.huge_disable());
+        let huge_disable = old_space
+            .map_or_else(|| settings::first_huge_disable(&self.header), |old| old.prctl().huge_disable());
         self.leave_space(event.task);
         let vcpu = &self.vcpus[cpu];
         let (machine, memcg, files) = (self.machine, self.options.memcg, &mut self.files);

@@ -153,7 +153,7 @@ impl RunningReplay<'_> {
         let mut files = HashMap::<u64, PageSet>::new();
         for space in self.lock_looks.spaces() {
             let figures = space.figures();
-            space.for_each_mapping(|mapping| {
+            space.mappings().for_each(|mapping| {
                 let written = mapping.flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
                 if let Some(file) = mapping.file
                     && is_locked(mapping.flags)

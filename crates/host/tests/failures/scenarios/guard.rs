@@ -73,7 +73,7 @@ fn guards(scene: &Scene<'_>, addr: u64, len: u64) -> u64 {
 
 fn guards_in(space: &HostSpace<'_>, addr: u64, len: u64) -> u64 {
     let mut found = 0;
-    space.pagemap(VirtRange::new(VirtAddr(addr), VirtAddr(addr + len)), |pages, state| {
+    space.mappings().pagemap(VirtRange::new(VirtAddr(addr), VirtAddr(addr + len)), |pages, state| {
         found += if state == PageState::Guard { pages.pages() } else { 0 };
     });
     found
@@ -82,8 +82,8 @@ fn guards_in(space: &HostSpace<'_>, addr: u64, len: u64) -> u64 {
 fn no_guards(scene: &Scene<'_>, error: Error) {
     crate::scenario::is_no_frames(scene, error);
     let everywhere = VirtRange::new(VirtAddr(0), VirtAddr(1 << 46));
-    scene.space.pagemap(everywhere, |_, state| assert_ne!(state, PageState::Guard));
-    scene.space.for_each_mapping(|mapping| assert!(!mapping.flags.contains(VmFlags::MAYBE_GUARD)));
+    scene.space.mappings().pagemap(everywhere, |_, state| assert_ne!(state, PageState::Guard));
+    scene.space.mappings().for_each(|mapping| assert!(!mapping.flags.contains(VmFlags::MAYBE_GUARD)));
 }
 
 fn one_page_of_many(scene: &Scene<'_>) {

@@ -130,7 +130,7 @@ fn zeros(scene: &Scene<'_>) {
 fn maps_zeros(space: &HostSpace<'_>, addr: u64) -> bool {
     let mut large = false;
     let range = VirtRange::new(VirtAddr(addr), VirtAddr(addr + MIB2));
-    space.pagemap(range, |pages, state| large |= pages == range && state == PageState::Zero);
+    space.mappings().pagemap(range, |pages, state| large |= pages == range && state == PageState::Zero);
     large
 }
 

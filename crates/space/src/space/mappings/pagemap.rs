@@ -1,6 +1,6 @@
 //! The contents of `/proc/PID/pagemap`.
 
-use crate::space::Space;
+use super::SpaceMappings;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, LeafFlags, Platform, VirtRange};
 use quire_frame::Kind;
@@ -27,21 +27,21 @@ pub enum PageState {
     Guard,
 }
 
-impl<P: Platform> Space<'_, P> {
+impl<P: Platform> SpaceMappings<'_, P> {
     /// Calls `visit` with the pages in `range` that are in memory, swapped out or guards, lowest first: the
     /// pages of one table entry at a time, so several pages at once are those of a PMD entry. `visit` is
     /// called with the lock of a table held: it takes no lock, and does not access a program's memory.
-    pub fn pagemap(&self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
-        let core = self.core();
-        let frames = self.spaces.frames();
-        let mappings = core.read_mappings(self.spaces.platform());
+    pub fn pagemap(self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
+        let core = self.space.core();
+        let frames = self.space.spaces.frames();
+        let mappings = core.read_mappings(self.space.spaces.platform());
         // The others are not looked at: a reader asks for a little at a time.
         for vma in mappings.iter_from(range.start()).take_while(|vma| vma.range().start() < range.end()) {
             let part = vma.range().intersect(range);
             if part.is_empty() {
                 continue;
             }
-            Walker::new(&self.caller().tables()).look(part, |pages, entry| {
+            Walker::new(&self.space.caller().tables()).look(part, |pages, entry| {
                 let leaf = match entry {
                     Entry::Marker(PteMarker::Guard) => return visit(pages, PageState::Guard),
                     Entry::Leaf(leaf) if leaf.flags.contains(LeafFlags::GUARD) => {

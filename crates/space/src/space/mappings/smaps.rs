@@ -1,6 +1,7 @@
 //! The contents of `/proc/PID/smaps`.
 
-use crate::space::{Mapping, Space};
+use super::SpaceMappings;
+use crate::mapping::Mapping;
 use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_frame::{FrameFlags, Kind};
 use quire_pagetable::{Tables, Walker};
@@ -124,11 +125,11 @@ impl MappingFigures {
     }
 }
 
-impl<P: Platform> Space<'_, P> {
+impl<P: Platform> SpaceMappings<'_, P> {
     /// Calls `visit` with each mapping, lowest first, and its pages at this moment. No lock is held then, as
-    /// for [`for_each_mapping`](Self::for_each_mapping).
+    /// for [`for_each`](Self::for_each).
     #[doc(hidden)]
-    pub fn for_each_mapping_figures(&self, mut visit: impl FnMut(&MappingFigures)) {
+    pub fn for_each_figures(self, mut visit: impl FnMut(&MappingFigures)) {
         let mut at = VirtAddr(0);
         while let Some(figures) = self.figures_from(at) {
             visit(&figures);
@@ -137,15 +138,18 @@ impl<P: Platform> Space<'_, P> {
     }
 
     /// The lowest mapping that ends after `addr`, and its pages.
-    fn figures_from(&self, addr: VirtAddr) -> Option<MappingFigures> {
-        let core = self.core();
-        let mappings = core.read_mappings(self.spaces.platform());
+    fn figures_from(self, addr: VirtAddr) -> Option<MappingFigures> {
+        let core = self.space.core();
+        let mappings = core.read_mappings(self.space.spaces.platform());
         let snapshot = mappings.first_ending_after(addr)?.snapshot();
-        let orders =
-            self.spaces.huge().policy().orders(HugeUse::Smaps, snapshot.flags, core.huge_disable.load());
+        let orders = self.space.spaces.huge().policy().orders(
+            HugeUse::Smaps,
+            snapshot.flags,
+            core.huge_disable.load(),
+        );
         let eligible = snapshot.backing.is_anonymous() && !orders.fitting(snapshot.range).is_empty();
         let mut figures = MappingFigures::new(Mapping::of(&snapshot), eligible);
-        figures.count(&self.caller().tables(), snapshot.range);
+        figures.count(&self.space.caller().tables(), snapshot.range);
         figures.finish();
         Some(figures)
     }
@@ -153,13 +157,14 @@ impl<P: Platform> Space<'_, P> {
     /// Calls `visit` with the anonymous pages of every mapping, lowest first, and whether they are in memory
     /// or swapped out: the pages of one entry at a time. The zero page is excluded. `visit` is called with
     /// the lock of a table held: it takes no lock, and does not access a program's memory.
-    pub fn for_each_anonymous(&self, mut visit: impl FnMut(VirtRange, AnonymousPlace)) {
-        let tables = self.caller().tables();
+    #[doc(hidden)]
+    pub fn for_each_anonymous(self, mut visit: impl FnMut(VirtRange, AnonymousPlace)) {
+        let tables = self.space.caller().tables();
         let is_anonymous = |leaf: Leaf| {
             !leaf.flags.contains(LeafFlags::SPECIAL)
                 && tables.memory().frames().folio(leaf.pfn).kind() == Kind::Anonymous
         };
-        let mappings = self.core().read_mappings(self.spaces.platform());
+        let mappings = self.space.core().read_mappings(self.space.spaces.platform());
         for vma in mappings.iter() {
             Walker::new(&tables).look(vma.range(), |pages, entry| match entry {
                 Entry::Swap(_) => visit(pages, AnonymousPlace::Swap),
