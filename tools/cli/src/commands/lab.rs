@@ -77,6 +77,6 @@ fn slower(report: &LabReport) -> Vec<String> {
     if cases.is_empty() {
         return vec![format!("No case is slower than {} by more than {percent} %.", before)];
     }
-    let heading = format!("Slower than {} by more than {percent} %:", before);
+    let heading = format!("Slower than {before} by more than {percent} %:");
     std::iter::once(heading).chain(cases).collect()
 }
