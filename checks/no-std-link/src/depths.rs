@@ -265,7 +265,7 @@ fn limits(memory: &Memory<Toy>) {
     let base = map(&space, MANY);
     let written = shallow("fault at a limit", || write(&space, base, MANY));
     assert!(written > 256 && written < MANY, "the program was killed after {written} pages");
-    shallow("reap", || space.reap());
+    shallow("reap", || space.oom().reap());
     write_file("memory.high", "512K").expect("a limit");
     let other = memory.create_space().expect("a space");
     other.set_memcg(group).expect("set_memcg");
