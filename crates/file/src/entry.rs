@@ -55,6 +55,17 @@ impl Entry {
         }
     }
 
+    /// Whether each part of an entry of `pages` pages fits into a word.
+    #[inline]
+    pub(crate) const fn fits(self, pages: u64) -> bool {
+        let first = match self {
+            Self::Folio(pfn) => pfn.0,
+            Self::Slot(payload) => payload.0,
+            Self::Shadow(_) => return true,
+        };
+        first <= Payload::MAX.0 - (pages - 1)
+    }
+
     /// Whether it is a shadow.
     #[inline]
     pub const fn is_shadow(self) -> bool {

@@ -73,7 +73,7 @@ impl<const WORDS: usize> Node<WORDS> {
     /// many words.
     pub(crate) unsafe fn make<'n>(memory: NonNull<Self>, level: Level) -> HeldNode<'n> {
         debug_assert_eq!(level.words(), WORDS);
-        let words = [const { AtomicU64::new(Word::NONE.raw()) }; WORDS];
+        let words = core::array::from_fn(|_| AtomicU64::new(Word::NONE.raw()));
         let head = Head { level, counts: UnsafeCell::new(Counts::default()) };
         // SAFETY: the caller's promise.
         unsafe { memory.write(Self { head, words }) };
@@ -101,7 +101,7 @@ impl<'n> NodeRef<'n> {
     /// # Safety
     ///
     /// During `'n` either the caller holds the store's lock and does not use the node after it has left the
-    /// store, or it is in a section of the epoch that began before it read the link.
+    /// store, or it read the link in a section of the epoch that is still open.
     #[inline]
     pub(crate) unsafe fn new(link: NonNull<Linked>) -> Self {
         Self { head: link.cast(), node: PhantomData }

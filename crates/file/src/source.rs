@@ -15,7 +15,8 @@ use quire_frame::AllocError;
 /// - what is allocated is valid and aligned for such a node, and no other code uses it until it comes back; its
 ///   contents do not matter;
 /// - memory given to `retire` stays as it is until every section of the epoch that was open at the call has
-///   ended. The epoch is the one whose guards are passed to [`FolioStore::find`](crate::FolioStore::find).
+///   ended. The epoch is the one whose guards are passed to [`FolioStore::find`](crate::FolioStore::find);
+/// - taking back neither unwinds nor uses a store.
 pub unsafe trait NodeSource {
     /// Memory for a node of most levels.
     ///
@@ -71,9 +72,10 @@ impl Needs {
     }
 }
 
-/// A split of the largest order into pages needs two narrow nodes, and the nodes below these.
+/// A split of the largest order into pages needs two narrow nodes, the nodes below these, and one for the root.
 const MOST_NARROW: usize = 4;
-const MOST_WIDE: usize = 2 * Level::FEW + Level::COUNT;
+/// An insertion far from an entry that is the root needs a node of each level for either.
+const MOST_WIDE: usize = 2 * Level::FEW + 2 * Level::COUNT;
 
 /// Nodes that were allocated before a store's lock was taken. What is not used goes back to the source when
 /// this is dropped.
@@ -85,7 +87,11 @@ pub struct Reserve<'s, S: NodeSource> {
 
 impl<'s, S: NodeSource> Reserve<'s, S> {
     /// Without nodes.
-    pub const fn new(source: &'s S) -> Self {
+    ///
+    /// # Safety
+    ///
+    /// It is used only with stores whose [`lock`](crate::FolioStore::lock) is passed this source.
+    pub const unsafe fn new(source: &'s S) -> Self {
         Self { source, wide: ArrayVec::new_const(), narrow: ArrayVec::new_const() }
     }
 

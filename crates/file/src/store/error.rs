@@ -12,6 +12,9 @@ pub enum InsertError {
     /// The reserve has too few nodes: it is to be filled without the lock, and the insertion made again.
     #[error("the reserve has not enough nodes")]
     NeedsNodes(Needs),
+    /// The number of its last frame or slot does not fit into a word.
+    #[error("an entry has a frame or a slot of more than {} bits", crate::Payload::BITS)]
+    TooLarge,
     /// The first page is not a multiple of the order's pages.
     #[error("an entry is not aligned to its order")]
     Misaligned,

@@ -29,8 +29,9 @@ impl Found<'_> {
     /// begins again.
     #[inline]
     pub fn is_current(&self) -> bool {
-        // Acquire: pairs with the release that wrote the word. The reference was taken by an exchange
-        // with acquire, so this load does not come before it.
+        // The reference was taken by an exchange with acquire. If the folio had left by then, that exchange reads
+        // what was written by the drop of the store's reference, with release, or later; before that drop the
+        // word was overwritten. So a relaxed load would see that, too; acquire keeps it behind the exchange.
         self.place.load(Ordering::Acquire) == self.word.raw()
     }
 }
@@ -49,7 +50,7 @@ impl<E: Execution> FolioStore<E> {
     /// # Safety
     ///
     /// The guard is one of the epoch through which the store's [`NodeSource`](crate::NodeSource) retires nodes,
-    /// and the store is borrowed for as long as it.
+    /// the store is borrowed for as long as it, and the memory of the nodes that the store has is valid.
     #[inline]
     pub unsafe fn find<'g>(&'g self, index: PageIndex, guard: &'g EpochGuard<'_>) -> Option<Found<'g>> {
         let _ = guard;

@@ -20,14 +20,15 @@
 //!    one level down. A node keeps its place in the file: with the links above it, an index finds its slot from
 //!    the level alone.
 //! 2. *Nodes that it meets are readable.* A node is retired after the link to it was overwritten. A reader that
-//!    is in an older section keeps it from being used again.
+//!    has read the link before is in a section that was open then, which keeps the node from being used again.
 //! 3. *What is there all the time is found.* A node that leaves the store while it has words has
 //!    `Word::GONE` in each of them. A reader that meets it begins again at the root, which leads elsewhere by
 //!    then. One that read the word before has an entry that was there when it began.
 //! 4. *What was found was there after a reference was taken.* The reader takes a reference to the folio, which
 //!    fails if it is free, and then asks [`Found::is_current`]: the word is the same as before, in a node that is
-//!    part of the store, or was when the folio still had the reference of the store. A removal
-//!    overwrites its words first, then drops that reference.
+//!    part of the store, or was when the folio still had the reference of the store. Removal, and replacement by
+//!    another entry, overwrite the words first,
+//!    and the caller drops that reference after it.
 
 mod error;
 mod figures;
@@ -91,7 +92,8 @@ impl<E: Execution> FolioStore<E> {
     ///
     /// # Safety
     ///
-    /// `source` is the same for all changes of this store.
+    /// Each lock of this store is passed the same source: one that takes back, through the same epoch, the memory
+    /// that it handed out. The memory of the nodes that the store has is valid.
     #[inline]
     pub unsafe fn lock<'s, S: NodeSource>(&'s self, source: &'s S) -> LockedStore<'s, E, S> {
         LockedStore { store: self, guarded: self.lock.lock(), source }

@@ -5,14 +5,25 @@ use crate::entry::{Entry, Stored};
 use crate::index::PageIndex;
 use crate::node::HeldNode;
 use crate::source::NodeSource;
+use crate::store::error::InsertError;
 use crate::word::Word;
 use quire_arch::Execution;
 
 impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     /// Puts `entry` in the place of the entry at `index`, and returns what was there. The order stays, and the
     /// tags unless it is a shadow: that has none. Needs no node.
-    pub fn replace(&mut self, index: PageIndex, entry: Entry) -> Option<Stored> {
-        let before = self.get(index)?;
+    ///
+    /// As with [`remove`](Self::remove), the caller drops the store's reference to a folio that was there with
+    /// release, after this call.
+    ///
+    /// # Errors
+    ///
+    /// [`InsertError::TooLarge`]; nothing has changed then.
+    pub fn replace(&mut self, index: PageIndex, entry: Entry) -> Result<Option<Stored>, InsertError> {
+        let Some(before) = self.get(index) else { return Ok(None) };
+        if !entry.fits(before.order.pages()) {
+            return Err(InsertError::TooLarge);
+        }
         let after = Stored { entry, ..before };
         let node = self.node_of(&before);
         if entry.is_shadow() {
@@ -21,10 +32,13 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         self.write(node, &after);
         self.guarded.figures.change(&before, false);
         self.guarded.figures.change(&after, true);
-        Some(before)
+        Ok(Some(before))
     }
 
     /// Removes the entry at `index`, and returns what was there. Needs no node.
+    ///
+    /// The caller drops the store's reference to the folio with release, after this call: [`Found::is_current`](crate::Found::is_current)
+    /// relies on it.
     pub fn remove(&mut self, index: PageIndex) -> Option<Stored> {
         let before = self.get(index)?;
         let node = self.node_of(&before);
@@ -42,7 +56,7 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         let before = self.guarded.figures.nodes;
         for _ in 0..limit {
             let Some(head) = self.guarded.shadow_nodes else { break };
-            // SAFETY: the lock is held, and what is on the list is in the store.
+            // SAFETY: the lock is held, and a node leaves the list before it is retired.
             let node = unsafe { HeldNode::<'s>::new(head) };
             let mut slot = 0;
             while slot < node.level().words() {

@@ -29,6 +29,9 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         if !new.start.is_aligned(new.order) {
             return Err(InsertError::Misaligned);
         }
+        if !new.entry.fits(new.order.pages()) {
+            return Err(InsertError::TooLarge);
+        }
         let needs = self.plan(&new).map_err(InsertError::Occupied)?;
         if !reserve.has(needs) {
             return Err(InsertError::NeedsNodes(needs));
@@ -203,8 +206,12 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
                 // SAFETY: the lock is held, and the node was in the store until now.
                 let node = unsafe { HeldNode::<'s>::new(link.cast()) };
                 for slot in 0..node.level().words() {
-                    let page = page + slot as u64 * node.level().word_pages();
-                    self.drop_word(node.word(slot), page, shadow);
+                    let (word, page) = (node.word(slot), page + slot as u64 * node.level().word_pages());
+                    // What it links is not linked any more before it is retired.
+                    if word != Word::NONE {
+                        node.store(slot, Word::GONE);
+                    }
+                    self.drop_word(word, page, shadow);
                 }
                 self.retire(node);
             }

@@ -14,7 +14,7 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
                 let next = self.guarded.shadow_nodes.replace(node.head());
                 node.count(|counts| (counts.previous, counts.next, counts.listed) = (None, next, true));
                 if let Some(next) = next {
-                    // SAFETY: the lock is held, and what is on the list is in the store.
+                    // SAFETY: the lock is held, and a node leaves the list before it is retired.
                     unsafe { HeldNode::<'s>::new(next) }.count(|counts| counts.previous = Some(node.head()));
                 }
                 self.guarded.figures.shadow_nodes += 1;
@@ -31,7 +31,7 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         }
         match counts.previous {
             Some(previous) => {
-                // SAFETY: the lock is held, and what is on the list is in the store.
+                // SAFETY: the lock is held, and a node leaves the list before it is retired.
                 let previous = unsafe { HeldNode::<'s>::new(previous) };
                 previous.count(|previous| previous.next = counts.next);
             }

@@ -38,7 +38,7 @@ fn an_operation_without_nodes_changes_nothing() {
             result => panic!("{result:?}"),
         };
         for stored in there {
-            let mut reserve = Reserve::new(&nodes);
+            let mut reserve = nodes.reserve();
             while let Err(error) = lock().insert(stored, &mut reserve) {
                 fill(&mut reserve, Err(error)).unwrap();
             }
@@ -46,7 +46,7 @@ fn an_operation_without_nodes_changes_nothing() {
         let before = contents(&lock());
         for stored in new {
             nodes.budget.set(Some(budget));
-            let mut reserve = Reserve::new(&nodes);
+            let mut reserve = nodes.reserve();
             let first = lock().insert(stored, &mut reserve);
             assert_eq!(contents(&lock()), before);
             if fill(&mut reserve, first.map(|_| None)).is_ok() {
@@ -57,7 +57,7 @@ fn an_operation_without_nodes_changes_nothing() {
             }
         }
         nodes.budget.set(Some(budget));
-        let mut reserve = Reserve::new(&nodes);
+        let mut reserve = nodes.reserve();
         let split = lock().split(PageIndex::new(1 << 20).unwrap(), Order::ZERO, &mut reserve);
         assert!(fill(&mut reserve, split).is_err(), "a split of 4 MiB needs 18 nodes");
         drop(reserve);
@@ -75,6 +75,25 @@ fn an_entry_is_aligned_to_its_order() {
     let start = PageIndex::new(8).unwrap();
     let stored = Stored { start, order: Order::new(4).unwrap(), entry: Entry::Folio(Pfn(0)) };
     // SAFETY: all changes of the store use these nodes.
-    let result = unsafe { store.lock(&nodes) }.insert(stored, &mut Reserve::new(&nodes));
+    let result = unsafe { store.lock(&nodes) }.insert(stored, &mut nodes.reserve());
     assert_eq!(result, Err(InsertError::Misaligned));
+}
+
+/// What does not fit into a word, in one of its parts, is refused before anything changes.
+#[test]
+fn an_entry_fits_into_its_words() {
+    let (store, nodes) = (FolioStore::<Cpu>::new(), Nodes::new(1));
+    // SAFETY: all changes of the store use these nodes.
+    let lock = || unsafe { store.lock(&nodes) };
+    let order = Order::new(1).unwrap();
+    let most = Payload::MAX.get();
+    for entry in [Entry::Folio(Pfn(most + 1)), Entry::Folio(Pfn(most)), Entry::Slot(Payload::MAX)] {
+        let stored = Stored { start: PageIndex::ZERO, order, entry };
+        assert_eq!(lock().insert(stored, &mut nodes.reserve()), Err(InsertError::TooLarge));
+        assert!(contents(&lock()).is_empty());
+    }
+    let last = Stored { start: PageIndex::ZERO, order, entry: Entry::Folio(Pfn(most - 1)) };
+    lock().insert(last, &mut nodes.reserve()).unwrap();
+    assert_eq!(lock().replace(PageIndex::ZERO, Entry::Slot(Payload::MAX)), Err(InsertError::TooLarge));
+    assert_eq!(lock().remove(PageIndex::ZERO), Some(last));
 }

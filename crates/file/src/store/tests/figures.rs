@@ -1,7 +1,6 @@
 //! What a store costs in nodes.
 
 use super::support::{Cpu, Nodes};
-use crate::source::Reserve;
 use crate::store::{FolioStore, InsertError};
 use crate::{Entry, PageIndex, Stored};
 use quire_arch::{Order, Pfn};
@@ -9,7 +8,7 @@ use quire_arch::{Order, Pfn};
 /// Inserts folios of `order` from the first page on, and returns the bytes of nodes. Then removes them.
 fn bytes(order: Order, folios: u64) -> u64 {
     let (store, nodes) = (FolioStore::<Cpu>::new(), Nodes::new(1));
-    let mut reserve = Reserve::new(&nodes);
+    let mut reserve = nodes.reserve();
     let start = |nth: u64| PageIndex::new(nth * order.pages()).unwrap();
     for nth in 0..folios {
         let new = Stored { start: start(nth), order, entry: Entry::Folio(Pfn(nth)) };

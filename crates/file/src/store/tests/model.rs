@@ -1,7 +1,6 @@
 //! The store against a map of pages.
 
 use super::support::{Cpu, Nodes};
-use crate::source::Reserve;
 use crate::store::{Filter, FolioStore, InsertError, LockedStore, Tag};
 use crate::{Entry, IndexRange, PageIndex, Payload, Stored};
 use proptest::prelude::*;
@@ -69,7 +68,7 @@ impl Both {
         let order = Order::new(order).unwrap();
         let start = index(page).block_start(order);
         let new = Stored { start, order, entry: entry(kind, start.get()) };
-        let mut reserve = Reserve::new(&self.nodes);
+        let mut reserve = self.nodes.reserve();
         let result = loop {
             let result = self.locked().insert(new, &mut reserve);
             match result {
@@ -103,7 +102,7 @@ impl Both {
 
     fn split(&mut self, page: u64, order: u8) {
         let order = Order::new(order).unwrap();
-        let mut reserve = Reserve::new(&self.nodes);
+        let mut reserve = self.nodes.reserve();
         let found = loop {
             let found = self.locked().split(index(page), order, &mut reserve);
             match found {
@@ -192,7 +191,7 @@ impl Both {
                 let known = self.at(page);
                 let start = known.map_or(0, |known| known.0.start.get());
                 let entry = entry(kind, start + 3);
-                assert_eq!(self.locked().replace(index(page), entry), known.map(|known| known.0));
+                assert_eq!(self.locked().replace(index(page), entry), Ok(known.map(|known| known.0)));
                 if let Some((stored, tags)) = known {
                     let tags = if entry.is_shadow() { [false; 3] } else { tags };
                     self.pages.insert(start, (Stored { entry, ..stored }, tags));

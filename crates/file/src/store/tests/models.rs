@@ -4,9 +4,8 @@
 //! Run by `scripts/models.sh loom`.
 
 use super::support::{Cpu, Nodes};
-use crate::source::Reserve;
 use crate::store::{FolioStore, InsertError, LockedStore};
-use crate::{Entry, PageIndex, Stored};
+use crate::{Entry, PageIndex, Payload, Stored};
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::thread;
@@ -51,13 +50,17 @@ impl Run {
         // Relaxed: the store publishes it.
         self.frames[frame].page.store(page as u32, Ordering::Relaxed);
         self.frames[frame].refs.fetch_add(1, Ordering::Release);
-        let new = Stored { start: index(page), order, entry: Entry::Folio(Pfn(frame as u64)) };
-        let mut reserve = Reserve::new(&self.nodes);
+        assert_eq!(self.insert_entry(page, order, Entry::Folio(Pfn(frame as u64))), None);
+    }
+
+    fn insert_entry(&self, page: u64, order: Order, entry: Entry) -> Option<Payload> {
+        let new = Stored { start: index(page), order, entry };
+        let mut reserve = self.nodes.reserve();
         loop {
             let result = self.locked().insert(new, &mut reserve);
             match result {
                 Err(InsertError::NeedsNodes(needs)) => reserve.fill(needs).unwrap(),
-                result => break assert_eq!(result, Ok(None)),
+                result => break result.unwrap(),
             }
         }
     }
@@ -200,6 +203,22 @@ fn loom_a_look_up_against_a_move_to_the_root_and_reuse() {
     );
 }
 
+/// A hazard of docs/hazards.md, "Files": nodes of shadows leave where a large folio comes. What is looked up is there
+/// all the time: a shadow, or the folio.
+#[test]
+fn loom_a_look_up_against_an_insertion_over_nodes_of_shadows() {
+    model(
+        &[16],
+        |run| run.find_from_insertion_on(12),
+        |run| {
+            for page in [8, 12] {
+                run.insert_entry(page, Order::ZERO, Entry::Shadow(Payload::default()));
+            }
+            run.insert_entry(8, Order::new(3).unwrap(), Entry::Folio(Pfn(1)));
+        },
+    );
+}
+
 #[test]
 fn loom_a_look_up_against_a_split() {
     model(
@@ -207,7 +226,7 @@ fn loom_a_look_up_against_a_split() {
         |run| run.find_from_insertion_on(13),
         |run| {
             run.insert(8, Order::new(3).unwrap(), 0);
-            let mut reserve = Reserve::new(&run.nodes);
+            let mut reserve = run.nodes.reserve();
             loop {
                 let result = run.locked().split(index(8), Order::ZERO, &mut reserve);
                 match result {

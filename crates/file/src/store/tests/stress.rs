@@ -1,81 +1,121 @@
 //! Look-ups without a lock beside changes, on real threads.
 
 use super::support::{Cpu, Nodes};
-use crate::source::Reserve;
 use crate::store::{FolioStore, InsertError};
 use crate::{Entry, PageIndex, Stored};
 use quire_arch::{Order, Pfn, Platform};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::vec::Vec;
 
-/// Stays for the whole test.
-const KEPT: [u64; 4] = [0, 70, 1 << 9, 5 << 15];
 const ROUNDS: u64 = 20_000;
 const SEED: u64 = 0x51_0e5e;
+/// Pages whose folios come and go.
+const PAGES: u64 = 12;
+/// Frames that these share, so that each is soon another page's.
+const SHARED: usize = 3;
+const FRAMES: usize = 8;
 
-/// The frames of folios: how many references each has. The store has one while the folio is in it.
-struct Frames(Vec<AtomicU64>);
+/// A folio's descriptor. The store has a reference while the folio is in it.
+#[derive(Default)]
+struct Frame {
+    refs: AtomicU64,
+    /// The page that it is the folio of. Written while there is no reference.
+    page: AtomicU64,
+}
 
-impl Frames {
-    fn try_get(&self, pfn: Pfn) -> bool {
-        let refs = &self.0[pfn.0 as usize];
+/// A file, and the frames of its folios.
+struct Run {
+    store: FolioStore<Cpu>,
+    nodes: Nodes,
+    frames: [Frame; FRAMES],
+}
+
+impl Run {
+    fn insert(&self, page: u64, frame: usize) {
+        // Relaxed: the reference publishes it.
+        self.frames[frame].page.store(page, Ordering::Relaxed);
+        assert_eq!(self.frames[frame].refs.fetch_add(1, Ordering::Release), 0);
+        let start = PageIndex::new(page).unwrap();
+        let new = Stored { start, order: Order::ZERO, entry: Entry::Folio(Pfn(frame as u64)) };
+        let mut reserve = self.nodes.reserve();
+        loop {
+            // SAFETY: all changes of the store use these nodes.
+            let result = unsafe { self.store.lock(&self.nodes) }.insert(new, &mut reserve);
+            match result {
+                Err(InsertError::NeedsNodes(needs)) => reserve.fill(needs).unwrap(),
+                result => break assert!(result.is_ok()),
+            }
+        }
+    }
+
+    fn remove(&self, page: u64) {
+        // SAFETY: as above.
+        let removed = unsafe { self.store.lock(&self.nodes) }.remove(PageIndex::new(page).unwrap()).unwrap();
+        let Entry::Folio(pfn) = removed.entry else { panic!("{removed:?}") };
+        self.put(pfn.0 as usize);
+    }
+
+    /// A shared frame without a reference.
+    fn free_frame(&self, from: usize) -> usize {
+        let mut nth = from;
+        loop {
+            // Acquire: pairs with the release of the last reference.
+            if self.frames[nth % SHARED].refs.load(Ordering::Acquire) == 0 {
+                return nth % SHARED;
+            }
+            nth += 1;
+            thread::yield_now();
+        }
+    }
+
+    fn try_get(&self, frame: usize) -> bool {
+        let refs = &self.frames[frame].refs;
         refs.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |refs| (refs > 0).then_some(refs + 1)).is_ok()
     }
 
-    fn put(&self, pfn: Pfn) {
-        assert_ne!(self.0[pfn.0 as usize].fetch_sub(1, Ordering::AcqRel), 0);
+    fn put(&self, frame: usize) {
+        assert_ne!(self.frames[frame].refs.fetch_sub(1, Ordering::AcqRel), 0);
+    }
+
+    /// Looks each page up once.
+    fn look(&self, kept: &[u64]) {
+        let machine = Cpu(1);
+        let pin = machine.pin();
+        let guard = self.nodes.epoch.enter(&pin);
+        // SAFETY: the nodes are retired through this epoch.
+        let find = |page| unsafe { self.store.find(PageIndex::new(page).unwrap(), &guard) };
+        for (nth, &page) in kept.iter().enumerate() {
+            let found = find(page).expect("it stays").stored();
+            assert_eq!(found.entry, Entry::Folio(Pfn((SHARED + 1 + nth) as u64)));
+        }
+        for page in 1..=PAGES {
+            let Some(found) = find(page) else { continue };
+            let Entry::Folio(Pfn(frame)) = found.stored().entry else { panic!("{found:?}") };
+            let frame = frame as usize;
+            if self.try_get(frame) {
+                if found.is_current() {
+                    assert_eq!(self.frames[frame].page.load(Ordering::Relaxed), page);
+                }
+                self.put(frame);
+            }
+        }
     }
 }
 
 /// A folio that stays is found by each look-up. One that is found, and still there after a reference was
 /// taken, is of that page.
-#[test]
-fn what_stays_is_found_while_the_tree_changes() {
+fn look_while_it_changes(kept: &[u64]) {
     std::println!("seed {SEED:#x}");
-    let (store, nodes) = (FolioStore::<Cpu>::new(), Nodes::new(2));
-    let frames = Frames((0..64).map(|_| AtomicU64::new(0)).collect());
+    let run = Run { store: FolioStore::new(), nodes: Nodes::new(2), frames: Default::default() };
     let done = AtomicBool::new(false);
-    let insert = |page: u64, order: Order, pfn: Pfn| {
-        let mut reserve = Reserve::new(&nodes);
-        let new = Stored { start: PageIndex::new(page).unwrap(), order, entry: Entry::Folio(pfn) };
-        frames.0[pfn.0 as usize].fetch_add(1, Ordering::AcqRel);
-        loop {
-            // SAFETY: all changes of the store use these nodes.
-            match unsafe { store.lock(&nodes) }.insert(new, &mut reserve) {
-                Err(InsertError::NeedsNodes(needs)) => reserve.fill(needs).unwrap(),
-                result => break assert!(result.is_ok()),
-            }
-        }
-    };
-    for (nth, page) in KEPT.into_iter().enumerate() {
-        insert(page, Order::ZERO, Pfn(nth as u64));
+    for (nth, &page) in kept.iter().enumerate() {
+        run.insert(page, SHARED + 1 + nth);
     }
     thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let machine = Cpu(1);
             let mut looked = 0u64;
             while !done.load(Ordering::Relaxed) {
-                let pin = machine.pin();
-                let guard = nodes.epoch.enter(&pin);
-                for (nth, page) in KEPT.into_iter().enumerate() {
-                    // SAFETY: the nodes are retired through this epoch.
-                    let found = unsafe { store.find(PageIndex::new(page).unwrap(), &guard) };
-                    let found = found.expect("it stays").stored();
-                    assert_eq!(found.entry, Entry::Folio(Pfn(nth as u64)));
-                }
-                // Others come and go; their frame says of which page they are.
-                for page in 1..40u64 {
-                    // SAFETY: as above.
-                    let Some(found) = (unsafe { store.find(PageIndex::new(page).unwrap(), &guard) }) else {
-                        continue;
-                    };
-                    let Entry::Folio(pfn) = found.stored().entry else { panic!("{found:?}") };
-                    if frames.try_get(pfn) {
-                        assert!(!found.is_current() || pfn.0 == page + 10);
-                        frames.put(pfn);
-                    }
-                }
+                run.look(kept);
                 looked += 1;
             }
             looked
@@ -83,25 +123,37 @@ fn what_stays_is_found_while_the_tree_changes() {
         let mut random = SEED;
         for round in 0..ROUNDS {
             random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            let page = 1 + (random >> 40) % 39;
-            let pfn = Pfn(page + 10);
-            insert(page, Order::ZERO, pfn);
+            let page = 1 + (random >> 40) % PAGES;
+            run.insert(page, run.free_frame((random >> 20) as usize % SHARED));
             // A far one makes the tree higher for a moment.
-            let far = 1 << (16 + round % 30);
-            insert(far, Order::ZERO, Pfn(60));
-            // SAFETY: all changes of the store use these nodes.
-            let mut locked = unsafe { store.lock(&nodes) };
-            locked.remove(PageIndex::new(far).unwrap()).unwrap();
-            locked.remove(PageIndex::new(page).unwrap()).unwrap();
-            drop(locked);
-            frames.put(pfn);
-            frames.put(Pfn(60));
+            let far = (round % 4 == 0).then_some(1 << (16 + round % 30));
+            if let Some(far) = far {
+                run.insert(far, SHARED);
+                run.remove(far);
+            }
+            run.remove(page);
+            // The far one's frame is looked up by no reader.
+            assert_eq!(run.frames[SHARED].refs.load(Ordering::Relaxed), 0);
         }
         done.store(true, Ordering::Relaxed);
         assert!(reader.join().unwrap() > 0);
     });
-    for page in KEPT {
-        // SAFETY: all changes of the store use these nodes.
-        unsafe { store.lock(&nodes) }.remove(PageIndex::new(page).unwrap()).unwrap();
-    }
+    kept.iter().for_each(|&page| run.remove(page));
+}
+
+#[test]
+fn what_stays_is_found_while_the_tree_changes() {
+    look_while_it_changes(&[0, 70, 1 << 9, 5 << 15]);
+}
+
+/// The folio at the first page is in a node and the root in turns.
+#[test]
+fn what_stays_is_found_while_it_moves_to_the_root() {
+    look_while_it_changes(&[0]);
+}
+
+/// Folios come and go alone.
+#[test]
+fn a_folio_that_was_found_is_of_its_page() {
+    look_while_it_changes(&[]);
 }

@@ -1,6 +1,6 @@
 //! What the tests share: a machine that is nothing but CPUs, and nodes on the heap.
 
-use crate::source::NodeSource;
+use crate::source::{NodeSource, Reserve};
 use crate::{Narrow, Wide};
 use quire_arch::paging::invented::Invented3;
 use quire_arch::{Asid, CpuId, CpuMask, Execution, Pfn, PfnRange, Pin, Platform, RamClaim, TlbFlush};
@@ -125,6 +125,12 @@ unsafe impl Send for Nodes {}
 impl Nodes {
     pub(super) fn new(cpus: usize) -> Self {
         Self { epoch: epoch(cpus), retired: RefCell::default(), out: Cell::new(0), budget: Cell::new(None) }
+    }
+
+    /// For the stores that are locked with these nodes: all of a test.
+    pub(super) fn reserve(&self) -> Reserve<'_, Self> {
+        // SAFETY: a test has nodes of one source.
+        unsafe { Reserve::new(self) }
     }
 
     fn spend(&self) -> Result<(), AllocError> {
