@@ -252,7 +252,7 @@ fn shuttle_a_killed_program_that_two_threads_move() {
         let (above, between) = nested(machine);
         let memcgs = machine.memory().memcgs();
         let last = as_one_step(|| memcgs.lifecycle().create(MemcgId::ROOT, "last")).expect("memory");
-        as_one_step(|| assert!(space.kill()));
+        as_one_step(|| assert!(space.oom().kill()));
         let mut new = MemcgId::ROOT;
         thread::scope(|scope| {
             scope.spawn(|| as_cpu(machine, 0, || _ = space.set_memcg(between)));

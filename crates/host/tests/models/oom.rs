@@ -51,7 +51,7 @@ fn shuttle_two_threads_without_memory_kill_one_program() {
             spawn_on(scope, machine, 1, first, |program| program.write_u64(fresh(), 2).expect("room"));
             spawn_on(scope, machine, 2, second, |program| program.write_u64(fresh(), 2).expect("room"));
         });
-        assert_eq!((victim.is_killed(), kills(machine, memcg)), (true, 1));
+        assert_eq!((victim.oom().is_killed(), kills(machine, memcg)), (true, 1));
     });
 }
 
@@ -63,13 +63,13 @@ fn shuttle_the_exit_of_a_killed_program_against_a_thread_without_memory() {
         let killed = as_one_step(|| {
             let killed = fork(victim);
             victim.munmap(VirtAddr(MIB2), LIMIT * PAGE).expect("mapped");
-            killed.kill();
+            killed.oom().kill();
             killed
         });
         thread::scope(|scope| {
             scope.spawn(|| as_cpu(machine, 0, || exit(killed)));
             spawn_on(scope, machine, 1, other, |program| program.write_u64(fresh(), 2).expect("room"));
         });
-        assert_eq!((other.is_killed(), kills(machine, memcg)), (false, 0));
+        assert_eq!((other.oom().is_killed(), kills(machine, memcg)), (false, 0));
     });
 }
