@@ -3,7 +3,8 @@
 use core::fmt;
 use quire_arch::Order;
 
-/// The number of a page in its file: the offset of its first byte divided by the page size (Linux's `pgoff_t`).
+/// The number of a page in its file: the offset of its first byte divided by the page size (Linux's
+/// `pgoff_t`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
 pub struct PageIndex(u64);
@@ -65,8 +66,8 @@ impl IndexRange {
     /// Every page that a file can have.
     pub const ALL: Self = Self { start: 0, end: PageIndex::MAX.0 + 1 };
 
-    /// The pages from `start` up to `end`, as far as a file can have them. A range that would run backwards is
-    /// empty at `start`.
+    /// The pages from `start` up to `end`, as far as a file can have them. A range that would run backwards
+    /// is empty at `start`.
     #[inline]
     pub const fn new(start: u64, end: u64) -> Self {
         let end = if end > Self::ALL.end { Self::ALL.end } else { end };

@@ -1,7 +1,7 @@
 //! The page cache of files.
 //!
-//! [`FolioStore`] says what a file has at each of its pages: a folio, the shadow of one that was evicted, or a
-//! swap slot. docs/files.md says more.
+//! [`FolioStore`] says what a file has at each of its pages: a folio, the shadow of one that was evicted, or
+//! a swap slot. docs/files.md says more.
 //!
 //! # Modules, lowest first
 //!

@@ -12,8 +12,8 @@ use quire_frame::AllocError;
 /// # Safety
 ///
 /// Readers follow the links of a store without a lock, so an implementation guarantees that
-/// - what is allocated is valid and aligned for such a node, and no other code uses it until it comes back; its
-///   contents do not matter;
+/// - what is allocated is valid and aligned for such a node, and no other code uses it until it comes back;
+///   its contents do not matter;
 /// - memory given to `retire` stays as it is until every section of the epoch that was open at the call has
 ///   ended. The epoch is the one whose guards are passed to [`FolioStore::find`](crate::FolioStore::find);
 /// - taking back neither unwinds nor uses a store.
@@ -72,7 +72,8 @@ impl Needs {
     }
 }
 
-/// A split of the largest order into pages needs two narrow nodes, the nodes below these, and one for the root.
+/// A split of the largest order into pages needs two narrow nodes, the nodes below these, and one for the
+/// root.
 const MOST_NARROW: usize = 4;
 /// An insertion far from an entry that is the root needs a node of each level for either.
 const MOST_WIDE: usize = 2 * Level::FEW + 2 * Level::COUNT;

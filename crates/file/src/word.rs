@@ -6,8 +6,8 @@
 //! | 2..6 | the entry's order |
 //! | 6..64 | payload: first frame, shadow, first slot |
 //!
-//! A link is a node's address, which is a multiple of 8. Each word of an entry is the same, so any of them says
-//! all; where the entry begins follows from the order.
+//! A link is a node's address, which is a multiple of 8. Each word of an entry is the same, so any of them
+//! says all; where the entry begins follows from the order.
 
 use crate::entry::{Entry, Payload, Stored};
 use crate::index::PageIndex;

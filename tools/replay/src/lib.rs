@@ -319,8 +319,8 @@ impl Replay {
         self.run_with(sample, ram, progress, &mut |_| {}).map(|(report, _)| report)
     }
 
-    /// Replays the trace once on a machine of its own, with a look at the machine after each event. [`Counters`]
-    /// need [`ReplayOptions::life`].
+    /// Replays the trace once on a machine of its own, with a look at the machine after each event.
+    /// [`Counters`] need [`ReplayOptions::life`].
     ///
     /// # Errors
     ///

@@ -24,14 +24,14 @@ impl Found<'_> {
         self.stored
     }
 
-    /// Whether the entry is still there, or was when its removal still had the store's reference. To be
-    /// asked after a reference was taken to what was found; if not, that reference is dropped, and the look-up
-    /// begins again.
+    /// Whether the entry is still there, or was when the reference was taken that the caller took to it before
+    /// it asks. If not, the caller drops that reference and looks again.
     #[inline]
     pub fn is_current(&self) -> bool {
-        // The reference was taken by an exchange with acquire. If the folio had left by then, that exchange reads
-        // what was written by the drop of the store's reference, with release, or later; before that drop the
-        // word was overwritten. So a relaxed load would see that, too; acquire keeps it behind the exchange.
+        // The reference was taken by an exchange with acquire. If the folio had left by then, that exchange
+        // reads what was written by the drop of the store's reference, with release, or later; before that
+        // drop the word was overwritten. So a relaxed load would see that, too; acquire keeps it behind the
+        // exchange.
         self.place.load(Ordering::Acquire) == self.word.raw()
     }
 }
@@ -49,8 +49,9 @@ impl<E: Execution> FolioStore<E> {
     ///
     /// # Safety
     ///
-    /// The guard is one of the epoch through which the store's [`NodeSource`](crate::NodeSource) retires nodes,
-    /// the store is borrowed for as long as it, and the memory of the nodes that the store has is valid.
+    /// The guard is one of the epoch through which the store's [`NodeSource`](crate::NodeSource) retires
+    /// nodes, the store is borrowed for as long as it, and the memory of the nodes that the store has is
+    /// valid.
     #[inline]
     pub unsafe fn find<'g>(&'g self, index: PageIndex, guard: &'g EpochGuard<'_>) -> Option<Found<'g>> {
         let _ = guard;

@@ -21,7 +21,8 @@ const NTH: u32 = 2;
 const EVERY: u32 = 3;
 const SEEDED: u32 = 4;
 
-/// The fail points of a machine, and the plan that they follow. While it is off an operation pays one relaxed load.
+/// The fail points of a machine, and the plan that they follow. While it is off an operation pays one relaxed
+/// load.
 ///
 /// A plan is set on a quiet machine or by the one thread that allocates: operations that run during the
 /// change may see a mixture of the old plan and the new.

@@ -60,8 +60,8 @@ pub enum FailAim {
     Class(FailClass),
     /// Those with one name.
     Site(FailSite),
-    /// Those that one line of the program asks for, as [`FailPoints::callers`](super::FailPoints::callers) names it.
-    /// Release builds do not record lines, so there it matches nothing.
+    /// Those that one line of the program asks for, as [`FailPoints::callers`](super::FailPoints::callers)
+    /// names it. Release builds do not record lines, so there it matches nothing.
     Line {
         /// The path, as passed to the compiler.
         file: &'static str,

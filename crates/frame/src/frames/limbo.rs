@@ -21,8 +21,8 @@ const KEPT_BLOCKS: u64 = 64;
 const REAP_FACTOR: u64 = 2;
 /// Blocks that leave the limbo at most under one hold of its lock, if not all that are ready do.
 pub(super) const REAP_BLOCKS: u32 = 256;
-/// Blocks that [`FrameLimbo::reap_some`] frees at most, and objects of each cache, of all CPUs together: it is
-/// called in a timer's interrupt.
+/// Blocks that [`FrameLimbo::reap_some`] frees at most, and objects of each cache, of all CPUs together: it
+/// is called in a timer's interrupt.
 const SOME: u64 = 1024;
 /// Epoch advances after which what is retired now can be freed.
 const EPOCHS: u32 = 2;
@@ -34,8 +34,8 @@ quire_arch::part_of! {
 
 impl<P: Platform> FrameLimbo<'_, P> {
     /// Frees a block that lock-free readers may still access: it is reused only when every section of
-    /// [`epoch`](Frames::epoch) that is open now is closed. Its contents and descriptor stay as they are until
-    /// then.
+    /// [`epoch`](Frames::epoch) that is open now is closed. Its contents and descriptor stay as they are
+    /// until then.
     ///
     /// # Errors
     ///

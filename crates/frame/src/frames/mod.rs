@@ -70,8 +70,8 @@ pub struct FrameConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MachineId(u64);
 
-/// The frames of one machine. Owns the platform. It allocates and frees; all else is done by the parts that it
-/// gives out, e.g. [`folios`](Self::folios).
+/// The frames of one machine. Owns the platform. It allocates and frees; all else is done by the parts that
+/// it gives out, e.g. [`folios`](Self::folios).
 ///
 /// Methods that take a [`Pin`](quire_arch::Pin) want one of this machine's [`platform`](Self::platform).
 pub struct Frames<P: Platform> {

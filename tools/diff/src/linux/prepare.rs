@@ -71,8 +71,8 @@ fn fail(board: &Board, step: Preparation, error: i64) -> ! {
     exit();
 }
 
-/// Continues as the template, in `template`. `board` has `len` bytes. Programs run on `cpus`, which is one: pages in a
-/// CPU's LRU batches could not be paged out by another CPU.
+/// Continues as the template, in `template`. `board` has `len` bytes. Programs run on `cpus`, which is one:
+/// pages in a CPU's LRU batches could not be paged out by another CPU.
 pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet, template: Template) -> ! {
     set(Setting::DeathSignal, libc::SIGKILL as u64);
     // It may have ended by now.

@@ -68,8 +68,8 @@ pub(crate) mod names {
             RLIMIT_DATA = 2, RLIMIT_STACK = 3, RLIMIT_MEMLOCK = 8, RLIMIT_AS = 9;
     }
 
-    /// The descriptors that programs can map: a memory file open for both, for reading, for writing, and without
-    /// access; a folder; and `/dev/zero`.
+    /// The descriptors that programs can map: a memory file open for both, for reading, for writing, and
+    /// without access; a folder; and `/dev/zero`.
     pub(crate) const FILE: u32 = 200;
     pub(crate) const READ_ONLY: u32 = 201;
     pub(crate) const WRITE_ONLY: u32 = 202;

@@ -55,8 +55,8 @@ fn add_times(case: &mut Case, name: &str, outcome: &Outcome) {
     case.rows(name, outcome, &[(A_PAGE, 1, Series::min)]);
 }
 
-/// `realloc` of a large array, which grows from 2 MiB to `end` in each round: `mremap` to a larger size, which
-/// moves it since something is mapped behind it.
+/// `realloc` of a large array, which grows from 2 MiB to `end` in each round: `mremap` to a larger size,
+/// which moves it since something is mapped behind it.
 fn growth(step: Option<u64>, end: u64) -> impl Job + Clone {
     let after = move |bytes: u64| bytes + step.unwrap_or(bytes);
     move |process: &mut dyn Process| {

@@ -306,7 +306,8 @@ impl Needs {
         self.touch(task, fault.addr, writes);
     }
 
-    /// A touch that is denied brings nothing in. But it comes after a stack has grown, whose file may end there.
+    /// A touch that is denied brings nothing in. But it comes after a stack has grown, whose file may end
+    /// there.
     fn grow_stack(&mut self, task: TaskId, addr: u64) {
         if let Some(image) = self.spaces.get(&task).and_then(|space| self.images.get_mut(space)) {
             image.grow_stack(addr);

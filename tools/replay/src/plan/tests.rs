@@ -375,16 +375,15 @@ fn a_heap_and_a_stack_grow() {
     assert_eq!(needs.pages([0, 0]), 2560 + 5 + UPPER + 1 + 1 + UPPER);
 }
 
+/// A page of a file, which grows down.
+fn stack_of_a_file() -> Mapping {
+    let name = (*b"[stack]").into();
+    Mapping { start: START - 4096, end: START, name, inode: 1, ..data(0)[0].clone() }
+}
+
 #[test]
 fn a_stack_grows_as_far_as_its_limit() {
-    let stack = Mapping {
-        start: START - 4096,
-        end: START,
-        name: (*b"[stack]").into(),
-        inode: 1,
-        ..data(0)[0].clone()
-    };
-    let mut image = ExecImage { mappings: vec![stack], ..ExecImage::default() };
+    let mut image = ExecImage { mappings: vec![stack_of_a_file()], ..ExecImage::default() };
     image.limits.stack.soft = 8 * MIB;
     let mut needs = Needs::default();
     step(&mut needs, 0, EventKind::Exec(Box::new(image)));
@@ -397,18 +396,11 @@ fn a_stack_grows_as_far_as_its_limit() {
     assert_eq!(needs.pages([0, 0]), 1 + 1 + UPPER);
 }
 
-/// The end of the file of a mapping that grows down may be reached where it has grown to. What is populated there
-/// counts.
+/// The end of the file of a mapping that grows down may be reached where it has grown to. What is populated
+/// there counts.
 #[test]
 fn a_stack_grows_by_a_touch_that_is_denied() {
-    let stack = Mapping {
-        start: START - 4096,
-        end: START,
-        name: (*b"[stack]").into(),
-        inode: 1,
-        ..data(0)[0].clone()
-    };
-    let mut needs = needs(vec![stack]);
+    let mut needs = needs(vec![stack_of_a_file()]);
     let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Denied(Denial::NoBacking));
     let addr = START - MIB;
     step(&mut needs, 0, EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false }));

@@ -99,8 +99,8 @@ impl Pressure {
         Self { one_in: one_in.max(1), seed, ..Self::of(bytes) }
     }
 
-    /// This pressure in blocks of 64 KiB to 2 MiB, small enough that some 32 of them may stay resident. A large
-    /// folio can be larger than such a block.
+    /// This pressure in blocks of 64 KiB to 2 MiB, small enough that some 32 of them may stay resident. A
+    /// large folio can be larger than such a block.
     #[must_use]
     pub fn in_small_blocks(self) -> Self {
         let wanted = self.bytes / u64::from(self.one_in.max(1)) / 32;

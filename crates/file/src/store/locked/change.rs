@@ -10,11 +10,11 @@ use crate::word::Word;
 use quire_arch::Execution;
 
 impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
-    /// Puts `entry` in the place of the entry at `index`, and returns what was there. The order stays, and the
-    /// tags unless it is a shadow: that has none. Needs no node.
+    /// Puts `entry` in the place of the entry at `index`, and returns what was there. The order stays, and
+    /// the tags unless it is a shadow: that has none. Needs no node.
     ///
-    /// As with [`remove`](Self::remove), the caller drops the store's reference to a folio that was there with
-    /// release, after this call.
+    /// As with [`remove`](Self::remove), the caller drops the store's reference to a folio that was there
+    /// with release, after this call.
     ///
     /// # Errors
     ///
@@ -37,8 +37,8 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
 
     /// Removes the entry at `index`, and returns what was there. Needs no node.
     ///
-    /// The caller drops the store's reference to the folio with release, after this call: [`Found::is_current`](crate::Found::is_current)
-    /// relies on it.
+    /// The caller drops the store's reference to the folio with release, after this call:
+    /// [`Found::is_current`](crate::Found::is_current) relies on it.
     pub fn remove(&mut self, index: PageIndex) -> Option<Stored> {
         let before = self.get(index)?;
         let node = self.node_of(&before);

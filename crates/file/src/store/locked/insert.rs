@@ -1,7 +1,7 @@
 //! Insertion.
 //!
-//! First it is found out, without a change, what stands in the way and how many nodes are missing. Then nothing
-//! can fail.
+//! First it is found out, without a change, what stands in the way and how many nodes are missing. Then
+//! nothing can fail.
 
 use super::LockedStore;
 use crate::entry::{Entry, Payload, Stored};
@@ -138,8 +138,8 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         Ok(())
     }
 
-    /// The node for the words of `new`, made with those above it; `None` for the root. A larger shadow that is
-    /// there is divided, so that none is larger than `new`.
+    /// The node for the words of `new`, made with those above it; `None` for the root. A larger shadow that
+    /// is there is divided, so that none is larger than `new`.
     fn make_way(
         &mut self,
         new: &Stored,

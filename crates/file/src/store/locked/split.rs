@@ -13,8 +13,8 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     /// Splits the entry at `index` into entries of `order`, for the frames or slots in their order. Returns
     /// what was there, and changes nothing if that is not larger.
     ///
-    /// Its words change one after the other, so a look-up may find the whole or a part. The caller keeps others
-    /// from taking references to a folio until it is one no more (a frozen count).
+    /// Its words change one after the other, so a look-up may find the whole or a part. The caller keeps
+    /// others from taking references to a folio until it is one no more (a frozen count).
     ///
     /// # Errors
     ///

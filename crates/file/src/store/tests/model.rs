@@ -231,9 +231,11 @@ fn page() -> impl Strategy<Value = u64> {
     // Near the beginning, at the edges of the levels, and anywhere.
     let edges = [6, 9, 15, 21, 27, 33, 39, 45].map(|shift| 1u64 << shift);
     let last = PageIndex::MAX.get();
+    let near_an_edge = (proptest::sample::select(edges.to_vec()), 0u64..1200)
+        .prop_map(|(edge, by)| (edge + by).saturating_sub(600));
     prop_oneof![
         6 => 0u64..2048,
-        2 => (proptest::sample::select(edges.to_vec()), 0u64..1200).prop_map(|(edge, by)| (edge + by).saturating_sub(600)),
+        2 => near_an_edge,
         1 => 0..=last,
         1 => (0u64..600).prop_map(move |by| last - by),
     ]
@@ -242,7 +244,8 @@ fn page() -> impl Strategy<Value = u64> {
 fn step() -> impl Strategy<Value = Step> {
     let order = || prop_oneof![3 => Just(0u8), 3 => 0u8..=10, 1 => Just(9u8)];
     prop_oneof![
-        8 => (page(), order(), any::<u8>()).prop_map(|(page, order, kind)| Step::Insert { page, order, kind }),
+        8 => (page(), order(), any::<u8>())
+            .prop_map(|(page, order, kind)| Step::Insert { page, order, kind }),
         4 => page().prop_map(|page| Step::Remove { page }),
         3 => (page(), any::<u8>()).prop_map(|(page, kind)| Step::Replace { page, kind }),
         2 => (page(), order()).prop_map(|(page, order)| Step::Split { page, order }),

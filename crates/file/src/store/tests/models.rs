@@ -1,5 +1,6 @@
-//! Loom models: a look-up without a lock against the writer, with their steps in every order (up to a bound of
-//! preemptions) and every value that the orderings allow a load to see. Nodes have four and two words here.
+//! Loom models: a look-up without a lock against the writer, with their steps in every order (up to a bound
+//! of preemptions) and every value that the orderings allow a load to see. Nodes have four and two words
+//! here.
 //!
 //! Run by `scripts/models.sh loom`.
 
@@ -65,7 +66,8 @@ impl Run {
         }
     }
 
-    /// Removes what is at a page, and then drops the reference of the store. Returns whether that was the last.
+    /// Removes what is at a page, and then drops the reference of the store. Returns whether that was the
+    /// last.
     fn remove(&self, page: u64, frame: usize) -> bool {
         self.locked().remove(index(page)).unwrap();
         self.put(frame)
@@ -174,7 +176,8 @@ fn loom_a_look_up_against_a_tree_that_grows_and_shrinks() {
     );
 }
 
-/// A hazard of docs/hazards.md, "Files": a folio that is freed, and used for another page, while it is looked up.
+/// A hazard of docs/hazards.md, "Files": a folio that is freed, and used for another page, while it is looked
+/// up.
 #[test]
 fn loom_a_look_up_against_removal_and_reuse_of_the_frame() {
     model(
@@ -203,8 +206,8 @@ fn loom_a_look_up_against_a_move_to_the_root_and_reuse() {
     );
 }
 
-/// A hazard of docs/hazards.md, "Files": nodes of shadows leave where a large folio comes. What is looked up is there
-/// all the time: a shadow, or the folio.
+/// A hazard of docs/hazards.md, "Files": nodes of shadows leave where a large folio comes. What is looked up
+/// is there all the time: a shadow, or the folio.
 #[test]
 fn loom_a_look_up_against_an_insertion_over_nodes_of_shadows() {
     model(

@@ -12,7 +12,8 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::vec::Vec;
 
-/// One CPU of a machine without memory. Each thread of a test has its own, so that a [`Pin`] tells them apart.
+/// One CPU of a machine without memory. Each thread of a test has its own, so that a [`Pin`] tells them
+/// apart.
 pub(super) struct Cpu(pub(super) usize);
 
 impl Execution for Cpu {

@@ -188,7 +188,8 @@ impl On<'_> {
         Some(())
     }
 
-    /// `mlock`: changes the pages as `mprotect` does, and then the pages are faulted in, which fails at the first that allows nothing.
+    /// `mlock`: changes the pages as `mprotect` does, and then the pages are faulted in, which fails at the
+    /// first that allows nothing.
     fn lock(&mut self, span: Span, outcome: &Outcome) -> Option<()> {
         match outcome {
             Outcome::Done => self.steps(span, &[self.set_locked(true), Effect::FaultIn]),
