@@ -2,11 +2,11 @@
 
 use super::files::{FileIds, RecordedFile};
 use super::mismatch::Gap;
-use super::{names, unbuilt};
+use super::{failed, names, unbuilt};
 use quire_arch::{PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn};
-use quire_mm::space::{Errno, Protection, Space, VmFlags};
+use quire_mm::space::{Errno, Protection, RemapFlags, Space, VmFlags};
 use quire_trace::event::{Call, FileKind};
 
 /// The result of a call, compared with the recording.
@@ -102,7 +102,11 @@ fn replay_whole(
         }
         return not_built(space, call, files, "mmap of a file of huge pages".to_owned());
     }
-    let outcome = abi::call(space, number, call.args, &file, &FaultIn(space));
+    let outcome = if failed {
+        failed::make(space, call, &file)
+    } else {
+        abi::call(space, number, call.args, &file, &FaultIn(space))
+    };
     match outcome.raw() {
         None if failed => Verdict::Same,
         None => not_built(space, call, files, names::of_form(number, &call.args)),
@@ -239,8 +243,10 @@ fn catch_up(
             }
         }
         CallNumber::Mremap => {
-            if let (Some(ours), Some(linux)) = (ours, linux) {
-                let flags = quire_mm::space::RemapFlags::MAYMOVE | quire_mm::space::RemapFlags::FIXED;
+            if let (Some(ours), None) = (ours, linux) {
+                move_back(space, call, ours);
+            } else if let (Some(ours), Some(linux)) = (ours, linux) {
+                let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
                 let _ = space.mremap(VirtAddr(ours), call.args[2], call.args[2], flags, VirtAddr(linux));
             } else if let Some(linux) = linux {
                 let protection = unbuilt::protection_at(space, call.args[0]);
@@ -253,6 +259,21 @@ fn catch_up(
             }
         }
         _ => {}
+    }
+}
+
+/// Undoes an `mremap` that Linux refused, as far as nothing was unmapped by it.
+fn move_back(space: &Space<'_, HostPlatform>, call: &Call, ours: u64) {
+    let [start, old_len, new_len, flags, ..] = call.args;
+    let page_align = |len: u64| len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
+    let (old, new) = (page_align(old_len), page_align(new_len));
+    if ours != start && old > 0 && flags & libc::MREMAP_DONTUNMAP as u64 == 0 {
+        let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+        let _ = space.mremap(VirtAddr(ours), new, old.min(new), flags, VirtAddr(start));
+    } else if ours != start {
+        let _ = space.munmap(VirtAddr(ours), new);
+    } else if old < new {
+        let _ = space.munmap(VirtAddr(start + old), new - old);
     }
 }
 

@@ -18,6 +18,7 @@ mod charge;
 pub(crate) mod contents;
 mod digest;
 mod ends;
+mod failed;
 mod far;
 mod figures;
 mod files;

@@ -5,6 +5,7 @@
 //! break is, and what the limits leave when that which lies elsewhere is counted.
 
 use super::asked::Asked;
+use super::failed::without_population;
 use super::overlap::meet;
 use super::touch;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
@@ -269,27 +270,7 @@ impl<'m> Trial<'m> {
 
     /// The result of a call, which brings in as little as can be.
     fn result(&self, call: &Call, by: &Actor) -> Option<i64> {
-        let mut args = call.args;
-        let number = CallNumber::from_raw(call.number);
-        let number = match number {
-            CallNumber::Mmap => {
-                args[3] &= !MAP_POPULATE;
-                number
-            }
-            CallNumber::Mlock => {
-                args[2] = MLOCK_ONFAULT;
-                CallNumber::Mlock2
-            }
-            CallNumber::Mlock2 => {
-                args[2] |= MLOCK_ONFAULT;
-                number
-            }
-            CallNumber::Mlockall if args[0] != 0 => {
-                args[0] |= u64::from(LockAll::ONFAULT.bits());
-                number
-            }
-            _ => number,
-        };
+        let (number, args) = without_population(CallNumber::from_raw(call.number), call.args);
         self.raw(number, args, by)
     }
 

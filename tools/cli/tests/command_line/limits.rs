@@ -51,8 +51,12 @@ fn a_sampled_recording_is_replayed_within_limits() {
     assert_eq!(free["memory"]["pgmajfault"], 0, "{free}");
     let half = faults(&["--limit", "12M"]);
     // Half of the pages are out, always those that come next.
-    assert!((3.0 * 2048.0..5.0 * 4096.0).contains(&half), "{half}");
-    assert!(faults(&["--limit", "12M", "--beside", "4M"]) > half);
+    let some = 3.0 * 2048.0..5.0 * 4096.0;
+    assert!(some.contains(&half), "{half}");
+    // All fits, until as much is charged beside it that only 12 MiB are left.
+    assert_eq!(faults(&["--limit", "32M"]), 0.0);
+    let beside = faults(&["--limit", "32M", "--beside", "20M"]);
+    assert!(some.contains(&beside), "{beside}");
     // Of a peak that is twice as large, it is half of the limit; of one that is half, all fits.
     assert!(faults(&["--limit", "12M", "--peak", "48M"]) > half);
     assert_eq!(faults(&["--limit", "16M", "--peak", "12M"]), 0.0);

@@ -5,6 +5,7 @@ use super::budget::Budget;
 use super::layout::{Advice, Kind, USER_END, pages_of};
 use super::space::Image;
 use crate::call::populated_bytes;
+use crate::failed::{Refusal, refusal};
 use quire_trace::event::{Call, CallDetail, FileKind, SYS_MAP_SHADOW_STACK, TaskId};
 use std::ops::Range;
 
@@ -17,6 +18,7 @@ const PAGES_OF_VECTOR: u64 = 32;
 
 impl Needs {
     pub(super) fn call(&mut self, task: TaskId, call: &Call) {
+        let ([first, second, ..], refusal) = (call.args, refusal(call));
         // Advice is followed as far as there are mappings.
         let advises = i64::from(call.number) == libc::SYS_madvise;
         // brk has no errors.
@@ -28,7 +30,9 @@ impl Needs {
             self.change(task, |image, budget| {
                 look(image, budget, call)
                     && (!follows || follow(image, budget, call))
-                    && (!collapses || image.fill_large(budget, named(call.args[0], call.args[1])))
+                    && refusal
+                        .is_none_or(|refusal| bring_in_up_to(refusal, image, budget, named(first, second)))
+                    && (!collapses || image.fill_large(budget, named(first, second)))
             });
         }
     }
@@ -40,6 +44,17 @@ fn is_collapse(call: &Call) -> bool {
     i64::from(call.number) == libc::SYS_madvise
         && call.args[2] as i32 == libc::MADV_COLLAPSE
         && call.errno() == Some(libc::EINVAL)
+}
+
+/// Brings in what a call can bring in before it fails at such a mapping. `false` if that is too much.
+fn bring_in_up_to(refusal: Refusal, image: &mut Image, budget: &mut Budget, range: Range<u64>) -> bool {
+    let is_refused = |kind: Kind| match refusal {
+        Refusal::Inaccessible => !kind.accessible,
+        Refusal::Unreadable => !kind.readable,
+        Refusal::Unwritable => !kind.writable,
+    };
+    let fails = image.layout.within(range.clone()).any(|(_, kind)| is_refused(kind));
+    !fails || image.populate(budget, range, refusal == Refusal::Unreadable)
 }
 
 /// Whether the words of a call are refused whatever is mapped. Then a replay does nothing, also where a file
@@ -137,8 +152,9 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
             brk.is_none_or(|brk| set_brk(image, budget, brk))
         }
         libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
-            let (accessible, writable) = (third & PROTECTIONS != 0, third & libc::PROT_WRITE as u64 != 0);
-            let changed = |kind| Kind { accessible, writable, ..kind };
+            let (accessible, readable) = (third & PROTECTIONS != 0, third & libc::PROT_READ as u64 != 0);
+            let writable = third & libc::PROT_WRITE as u64 != 0;
+            let changed = |kind| Kind { accessible, readable, writable, ..kind };
             let Some(parts) = image.layout.change(budget, range, changed) else { return false };
             let opened = |(_, before, _): &&(_, Kind, _)| before.locked && !before.writable && writable;
             let opened: Vec<_> = parts.iter().filter(opened).map(|(part, ..)| part.clone()).collect();
@@ -177,7 +193,8 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         }
         libc::SYS_shmat | libc::SYS_io_setup => {
             let CallDetail::Mapped { start, bytes } = call.detail else { return true };
-            let kind = Kind { accessible: true, writable: true, shared: true, ..Kind::default() };
+            let kind =
+                Kind { accessible: true, readable: true, writable: true, shared: true, ..Kind::default() };
             put(image, budget, named(start, bytes), kind, None)
         }
         libc::SYS_shmdt => match image.layout.at(first) {
@@ -186,7 +203,7 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         },
         libc::SYS_remap_file_pages => image.populate(budget, range, false),
         SYS_MAP_SHADOW_STACK => {
-            let kind = Kind { anonymous: true, accessible: true, ..Kind::default() };
+            let kind = Kind { anonymous: true, accessible: true, readable: true, ..Kind::default() };
             put(image, budget, named(call.result as u64, second), kind, None)
         }
         // It maps the vDSO at a place that is not known.
@@ -229,6 +246,7 @@ fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
     let kind = Kind {
         anonymous: !shared && (has(libc::MAP_ANONYMOUS) || zeros),
         accessible: protection & PROTECTIONS != 0,
+        readable: protection & libc::PROT_READ as u64 != 0,
         writable: protection & libc::PROT_WRITE as u64 != 0,
         shared,
         locked: has(libc::MAP_LOCKED) || image.locks_new,
@@ -246,7 +264,8 @@ fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
     let (old, new) = (named(start, old_len), named(call.result as u64, new_len));
     let Some((_, kind)) = image.layout.at(start) else {
         // Of mappings that are not known.
-        let kind = Kind { anonymous: true, accessible: true, writable: true, ..Kind::default() };
+        let kind =
+            Kind { anonymous: true, accessible: true, readable: true, writable: true, ..Kind::default() };
         return put(image, budget, new, kind, None);
     };
     if old.start == new.start {
@@ -271,7 +290,8 @@ fn set_brk(image: &mut Image, budget: &mut Budget, brk: u64) -> bool {
     let (old, new) = (image.brk, brk.next_multiple_of(4096));
     let grown = pages_of(old, new.saturating_sub(old));
     let locked = image.locks_new;
-    let kind = Kind { anonymous: true, accessible: true, writable: true, locked, ..Kind::default() };
+    let kind =
+        Kind { anonymous: true, accessible: true, readable: true, writable: true, locked, ..Kind::default() };
     let mapped: Vec<_> = image.layout.within(grown.clone()).map(|(part, _)| part).collect();
     if !mapped.is_empty() {
         // No heap grows over what is mapped. But a replay may have refused to map that.

@@ -20,6 +20,7 @@ pub(super) struct Kind {
     pub(super) anonymous: bool,
     /// Some access is allowed.
     pub(super) accessible: bool,
+    pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) shared: bool,
     /// What is mapped comes in at once.
@@ -157,6 +158,7 @@ mod tests {
     const ANONYMOUS: Kind = Kind {
         anonymous: true,
         accessible: true,
+        readable: true,
         writable: true,
         shared: false,
         locked: false,

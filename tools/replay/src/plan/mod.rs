@@ -487,7 +487,8 @@ fn kind_of(mapping: &Mapping) -> Kind {
     let flagged = |letters| mapping.flags.has(letters);
     // As the replay installs it: the flags count, where there are any.
     let permits = |letters, shown| if mapping.flags == VmFlags::default() { shown } else { flagged(letters) };
-    let (writable, shared) = (permits(*b"wr", mapping.write), permits(*b"sh", mapping.shared));
+    let (readable, writable) = (permits(*b"rd", mapping.read), permits(*b"wr", mapping.write));
+    let shared = permits(*b"sh", mapping.shared);
     let advice = if flagged(*b"hg") {
         Advice::Huge
     } else if flagged(*b"nh") {
@@ -497,7 +498,8 @@ fn kind_of(mapping: &Mapping) -> Kind {
     };
     Kind {
         anonymous: !shared && mapping.inode == 0,
-        accessible: permits(*b"rd", mapping.read) || writable || permits(*b"ex", mapping.execute),
+        accessible: readable || writable || permits(*b"ex", mapping.execute),
+        readable,
         writable,
         shared,
         locked: flagged(*b"lo"),

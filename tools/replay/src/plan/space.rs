@@ -156,7 +156,9 @@ impl Image {
         }
         let kind = match self.layout.touched(addr, self.most_stack) {
             Some(kind) => kind,
-            None if self.incomplete => Kind { accessible: true, writable: true, ..Kind::default() },
+            None if self.incomplete => {
+                Kind { accessible: true, readable: true, writable: true, ..Kind::default() }
+            }
             None => return false,
         };
         if !kind.accessible {

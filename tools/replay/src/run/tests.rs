@@ -255,3 +255,59 @@ fn only_what_maps_a_file_is_mapped_again() {
         assert_eq!(report.processes[0].already_present.total(), found, "{bytes:#x}");
     }
 }
+
+/// What a replay of these events has populated, the calls that differ, and whether it fits.
+fn outcome(events: impl IntoIterator<Item = EventKind>) -> (u64, u64, bool) {
+    let scratch = recording(at_once(events.into_iter()));
+    let report = Replay::open(&scratch, ReplayOptions::default()).unwrap().run(&mut |_, _| {}).unwrap();
+    let all = |figure: fn(&crate::ProcessReport) -> u64| report.processes.iter().map(figure).sum::<u64>();
+    let differs = all(|process| process.first_mismatches.len() as u64);
+    (all(|process| process.populated), differs, report.does_not_fit.is_none())
+}
+
+fn errno(errno: i32) -> u64 {
+    -i64::from(errno) as u64
+}
+
+/// Linux refused calls for half a terabyte that succeed here. Nothing comes in.
+#[test]
+fn a_call_that_failed_brings_nothing_in() {
+    const LEN: u64 = 512 << 30;
+    let mapped = || image(vec![Mapping { end: BASE + LEN, ..page(0) }]);
+    let eagain = errno(libc::EAGAIN);
+    let populate = [BASE, LEN, libc::MADV_POPULATE_READ as u64];
+    for failed in [
+        call(libc::SYS_mlock, [BASE, LEN, 0], errno(47)),
+        call(libc::SYS_mlock, [BASE, LEN, 0], errno(libc::ENOMEM)),
+        call(libc::SYS_mlock2, [BASE, LEN, 0], eagain),
+        call(libc::SYS_mlockall, [libc::MCL_CURRENT as u64, 0, 0], eagain),
+        call(libc::SYS_madvise, populate, errno(libc::EINVAL)),
+    ] {
+        assert_eq!(outcome([mapped(), failed.clone()]), (0, 1, true), "{failed:?}");
+    }
+    let events = [
+        image(vec![page(0)]),
+        call(libc::SYS_mlock, [BASE, PAGE, 0], 0),
+        call(libc::SYS_mremap, [BASE, PAGE, LEN], errno(libc::ENOMEM)),
+        // It has its old length.
+        call(libc::SYS_munmap, [BASE, PAGE, 0], 0),
+        call(libc::SYS_mlockall, [libc::MCL_CURRENT as u64, 0, 0], 0),
+    ];
+    let (populated, differs, fits) = outcome(events);
+    assert!(populated < LEN / PAGE && differs == 1 && fits, "{populated} {differs} {fits}");
+}
+
+/// mlock and advice end at a page that may not be touched. The pages before it are resident.
+#[test]
+fn a_call_that_failed_at_a_page_has_brought_in_those_before_it() {
+    let guard = Mapping { read: false, write: false, ..page(8) };
+    let mapped = || image(vec![Mapping { end: BASE + 8 * PAGE, ..page(0) }, guard.clone()]);
+    let populate = [BASE, 9 * PAGE, libc::MADV_POPULATE_WRITE as u64];
+    for failed in [
+        call(libc::SYS_mlock, [BASE, 9 * PAGE, 0], errno(libc::ENOMEM)),
+        call(libc::SYS_mlock2, [BASE, 9 * PAGE, 0], errno(libc::ENOMEM)),
+        call(libc::SYS_madvise, populate, errno(libc::EINVAL)),
+    ] {
+        assert_eq!(outcome([mapped(), failed.clone()]), (8, 0, true), "{failed:?}");
+    }
+}
