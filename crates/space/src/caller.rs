@@ -14,6 +14,8 @@ pub(crate) struct Caller<'s, P: Platform> {
     pub(crate) spaces: &'s Spaces<P>,
     pub(crate) core: &'s SpaceCore,
     pub(crate) rights: Rights,
+    /// Whether calls bring in what they lock or map.
+    pub(crate) populates: bool,
 }
 
 // Not derived: that would ask for a platform that can be copied.

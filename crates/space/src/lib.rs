@@ -69,6 +69,7 @@ pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
     AnonymousPlace, MappingFigures, MemcgChangeError, OOM_SCORE_ADJ_NEVER, PageState, Reap, ReclaimHandle,
     Resident, Space, SpaceMappings, SpaceOom, SpacePrctl, finish_exits, for_each_resident,
+    without_population,
 };
 pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Reclaiming, Spaces, SpacesConfig, Victims};
 pub use swapoff::{SwapOffError, swapoff, swapon};

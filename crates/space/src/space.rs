@@ -36,6 +36,8 @@ pub struct Space<'m, P: Platform> {
     pub(crate) spaces: &'m Spaces<P>,
     core: NonNull<SpaceCore>,
     rights: Rights,
+    /// Whether calls bring in what they lock or map, as Linux's do.
+    populates: bool,
 }
 
 // SAFETY: a handle is a counted reference to a core, which is `Sync`; its methods take their own locks.
@@ -46,7 +48,7 @@ unsafe impl<P: Platform> Sync for Space<'_, P> {}
 impl<'m, P: Platform> Space<'m, P> {
     /// A handle that the core counts already: its first one, or one from [`SpaceCore::try_hold`].
     pub(crate) fn adopt(spaces: &'m Spaces<P>, core: NonNull<SpaceCore>) -> Self {
-        Self { spaces, core, rights: Rights::empty() }
+        Self { spaces, core, rights: Rights::empty(), populates: true }
     }
 
     /// Where the core lies, for the list of spaces.
@@ -85,7 +87,7 @@ impl<'m, P: Platform> Space<'m, P> {
     /// What a call through this handle is made on.
     #[inline]
     pub(crate) fn caller(&self) -> Caller<'_, P> {
-        Caller { spaces: self.spaces, core: self.core(), rights: self.rights }
+        Caller { spaces: self.spaces, core: self.core(), rights: self.rights, populates: self.populates }
     }
 
     #[inline]
@@ -224,11 +226,20 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 }
 
+/// A handle to the same space with which `mmap`, `mremap`, `brk`, `mlock` and `mlockall` map and lock, and
+/// bring nothing in: for calls that are to be undone.
+#[must_use]
+pub fn without_population<'m, P: Platform>(space: &Space<'m, P>) -> Space<'m, P> {
+    let mut handle = space.clone();
+    handle.populates = false;
+    handle
+}
+
 impl<P: Platform> Clone for Space<'_, P> {
     fn clone(&self) -> Self {
         // Relaxed: a new handle is made from one, so the count cannot be falling to zero.
         self.core().handles.fetch_add(1, Ordering::Relaxed);
-        Self { spaces: self.spaces, core: self.core, rights: self.rights }
+        Self { spaces: self.spaces, core: self.core, rights: self.rights, populates: self.populates }
     }
 }
 

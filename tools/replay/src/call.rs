@@ -102,7 +102,7 @@ fn replay_whole(
         }
         return not_built(space, call, files, "mmap of a file of huge pages".to_owned());
     }
-    let outcome = if failed {
+    let outcome = if failed::has_failed(call) {
         failed::make(space, call, &file)
     } else {
         abi::call(space, number, call.args, &file, &FaultIn(space))
@@ -118,6 +118,10 @@ fn replay_whole(
         }
         Some(_) if needs_page_cache(space, call, number) => Verdict::Unsupported(Gap(format!(
             "{} of files and shared memory",
+            names::of_form(number, &call.args)
+        ))),
+        Some(_) if failed::may_pass_end_of_file(space, call) => Verdict::Unsupported(Gap(format!(
+            "{} past the end of a file",
             names::of_form(number, &call.args)
         ))),
         Some(_) if !same_settings && is_collapse(call, number) => Verdict::DependsOnSettings,

@@ -3,9 +3,11 @@
 //! What Linux refused at once brought nothing in, so a plan has no memory for it. If such a call succeeds here,
 //! that is a difference; it must not fill the machine.
 
+use crate::overlap::pages_of;
+use quire_arch::{VirtAddr, VirtRange};
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn, Files};
-use quire_mm::space::{LockAll, Space, VmFlags};
+use quire_mm::space::{self, LockAll, PageState, Space, VmFlags};
 use quire_trace::event::Call;
 
 const MLOCK_ONFAULT: u64 = libc::MLOCK_ONFAULT as u64;
@@ -15,10 +17,17 @@ const MAP_POPULATE: u64 = libc::MAP_POPULATE as u64;
 /// before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Refusal {
-    /// No access is allowed.
+    /// No access is allowed, or there is a guard.
     Inaccessible,
     Unreadable,
     Unwritable,
+}
+
+/// Whether Linux refused `call`. The program break is where it was then: `brk` has no errors.
+pub(super) fn has_failed(call: &Call) -> bool {
+    let brk_refused =
+        CallNumber::from_raw(call.number) == CallNumber::Brk && call.args[0] as i64 > call.result;
+    call.errno().is_some() || brk_refused
 }
 
 /// What may have ended `call` when it had begun to bring pages in. `None` for calls that do not, and for other
@@ -64,13 +73,18 @@ pub(super) fn make(space: &Space<'_, HostPlatform>, call: &Call, files: &impl Fi
     let number = CallNumber::from_raw(call.number);
     let made = |(number, args)| abi::call(space, number, args, files, &FaultIn(space));
     let (whole, mut less) = ((number, call.args), without_population(number, call.args));
+    if matches!(number, CallNumber::Mmap | CallNumber::Mremap | CallNumber::Brk) {
+        // Memory may be locked without a word of it in the call. These are undone if they succeed.
+        let (number, args) = whole;
+        return abi::call(&space::without_population(space), number, args, files, &FaultIn(space));
+    }
     if number == CallNumber::Madvise && populates(call).is_some() && call.errno() == Some(libc::EINVAL) {
         // Linux did not know the advice, as before 5.14, or met a mapping. Of no length it has the errors of
         // its words.
         less.1[1] = 0;
     }
-    if less == whole || number == CallNumber::Mmap {
-        return made(less);
+    if less == whole {
+        return made(whole);
     }
     let outcome = made(less);
     if matches!(outcome, CallOutcome::Done(_)) && !meets_refusal(space, call) {
@@ -82,18 +96,82 @@ pub(super) fn make(space: &Space<'_, HostPlatform>, call: &Call, files: &impl Fi
 
 /// Whether `call` meets a mapping whose pages do not come in.
 fn meets_refusal(space: &Space<'_, HostPlatform>, call: &Call) -> bool {
-    let access = match refusal(call) {
-        None => return false,
-        Some(Refusal::Inaccessible) => VmFlags::ACCESS,
-        Some(Refusal::Unreadable) => VmFlags::READ,
-        Some(Refusal::Unwritable) => VmFlags::WRITE,
+    let Some(refusal) = refusal(call) else { return false };
+    let access = match refusal {
+        Refusal::Inaccessible => VmFlags::ACCESS,
+        Refusal::Unreadable => VmFlags::READ,
+        Refusal::Unwritable => VmFlags::WRITE,
     };
-    let [start, len, ..] = call.args;
-    let end = start.saturating_add(len);
+    let range = pages_of(call.args[0], call.args[1]);
+    let (start, end) = (VirtAddr(range.start), VirtAddr(range.end));
     let mut meets = false;
-    space.mappings().for_each(|mapping| {
-        let inside = mapping.range.start().0 < end && start < mapping.range.end().0;
-        meets |= inside && !mapping.flags.intersects(access);
+    space.mappings().for_each_in(start, end, |mapping| {
+        let device = mapping.flags.intersects(VmFlags::IO | VmFlags::PFNMAP);
+        meets |= !mapping.flags.intersects(access) || device && refusal != Refusal::Inaccessible;
     });
+    if !meets && refusal == Refusal::Inaccessible {
+        let note = |_, state| meets |= state == PageState::Guard;
+        space.mappings().pagemap(VirtRange::new(start, end), note);
+    }
     meets
+}
+
+/// Whether `call` failed where Linux had no page to map: it locks or populates a mapping past the end of its
+/// file. A replay does not follow how long files are.
+pub(super) fn may_pass_end_of_file(space: &Space<'_, HostPlatform>, call: &Call) -> bool {
+    let errno = match populates(call) {
+        None => return false,
+        Some(Refusal::Inaccessible) => libc::ENOMEM,
+        Some(Refusal::Unreadable | Refusal::Unwritable) => libc::EFAULT,
+    };
+    let range = pages_of(call.args[0], call.args[1]);
+    let mut found = false;
+    space.mappings().for_each_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
+        found |= mapping.file.is_some();
+    });
+    found && call.errno() == Some(errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_host::{HostConfig, Machine};
+    use quire_mm::abi::NoFiles;
+    use quire_mm::space::Rights;
+    use quire_trace::event::CallDetail;
+
+    const BASE: u64 = 0x1000_0000_0000;
+    const PAGE: u64 = 4096;
+    const LEN: u64 = 8 << 20;
+
+    /// Linux refused to map more, or to enlarge what is locked. Here it succeeds, and nothing comes in.
+    #[test]
+    fn what_is_mapped_in_place_of_a_failure_does_not_come_in() {
+        let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let locked = flags | libc::MAP_LOCKED as u64;
+        let machine = Machine::new(&HostConfig::with_ram(64 << 20), Default::default()).unwrap();
+        machine.vcpu(0).unwrap().run(|| {
+            let space = machine.memory().create_space().unwrap().acting_with(Rights::LOCK);
+            let heap = space.layout().brk.0;
+            let map = [BASE, PAGE, 3, flags, u64::MAX, 0];
+            let future = [(libc::MCL_CURRENT | libc::MCL_FUTURE) as u64, 0, 0, 0, 0, 0];
+            for (number, args) in [(CallNumber::Mmap, map), (CallNumber::Mlockall, future)] {
+                let done = abi::call(&space, number, args, &NoFiles, &FaultIn(&space));
+                assert!(matches!(done, CallOutcome::Done(_)));
+            }
+            for (number, args, result) in [
+                (libc::SYS_mmap, [BASE + LEN, LEN, 3, locked, u64::MAX, 0], -i64::from(libc::EAGAIN)),
+                (libc::SYS_mmap, [BASE + 2 * LEN, LEN, 3, flags, u64::MAX, 0], -i64::from(libc::EAGAIN)),
+                (libc::SYS_mremap, [BASE, PAGE, LEN, 0, 0, 0], -i64::from(libc::EAGAIN)),
+                (libc::SYS_brk, [heap + LEN, 0, 0, 0, 0, 0], heap as i64),
+            ] {
+                let call = Call { number: number as u32, args, result, detail: CallDetail::None };
+                let before = space.figures();
+                assert!(has_failed(&call) && matches!(make(&space, &call, &NoFiles), CallOutcome::Done(_)));
+                let after = space.figures();
+                assert!(after.mapped > before.mapped && after.locked > before.locked, "{call:?}");
+                assert_eq!(after.resident, before.resident, "{call:?}");
+            }
+        });
+    }
 }

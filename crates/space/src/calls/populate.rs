@@ -7,6 +7,9 @@ use quire_arch::{Access, Platform, VirtAddr, VirtRange};
 /// Faults every page of `range` in as `mmap` with POPULATE and `mlock` do: private writable mappings for
 /// writing, others for reading; what can not be populated is left out.
 pub(crate) fn populate<P: Platform>(caller: Caller<'_, P>, range: VirtRange) {
+    if !caller.populates {
+        return;
+    }
     let mut at = range.start();
     while at < range.end() {
         // The mmap lock is released between VMAs, so that writers get their turn.
@@ -25,6 +28,10 @@ pub(crate) fn populate_all<P: Platform>(
     range: VirtRange,
     access: Option<Access>,
 ) -> Result<(), PopulateError> {
+    // Advice is to bring in, and nothing else.
+    if !caller.populates && access.is_none() {
+        return Ok(());
+    }
     let mut at = range.start();
     while at < range.end() {
         let rest = VirtRange::new(at, range.end());

@@ -288,7 +288,12 @@ fn a_call_that_failed_brings_nothing_in() {
     let events = [
         image(vec![page(0)]),
         call(libc::SYS_mlock, [BASE, PAGE, 0], 0),
-        call(libc::SYS_mremap, [BASE, PAGE, LEN], errno(libc::ENOMEM)),
+        EventKind::Call(Call {
+            number: libc::SYS_mremap as u32,
+            args: [BASE, PAGE, LEN, 0, 0, 0],
+            result: -i64::from(libc::ENOMEM),
+            detail: CallDetail::None,
+        }),
         // It has its old length.
         call(libc::SYS_munmap, [BASE, PAGE, 0], 0),
         call(libc::SYS_mlockall, [libc::MCL_CURRENT as u64, 0, 0], 0),
@@ -309,5 +314,43 @@ fn a_call_that_failed_at_a_page_has_brought_in_those_before_it() {
         call(libc::SYS_madvise, populate, errno(libc::EINVAL)),
     ] {
         assert_eq!(outcome([mapped(), failed.clone()]), (8, 0, true), "{failed:?}");
+    }
+}
+
+/// A mapping of eight pages of a file that has so many.
+fn of_file(pages: u64) -> EventKind {
+    let facts = FileFacts {
+        kind: FileKind::Memory,
+        inode: 7,
+        size: pages * PAGE,
+        readable: true,
+        writable: true,
+        ..FileFacts::default()
+    };
+    let args = [BASE, 8 * PAGE, 3, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+    let detail = CallDetail::File(Arc::new(facts));
+    EventKind::Call(Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail })
+}
+
+const GUARD_INSTALL: u64 = 102;
+
+/// Linux has locked what is before a guard page then, and brought it in.
+#[test]
+fn a_lock_ends_at_a_guard_page() {
+    let mapped = image(vec![Mapping { end: BASE + 8 * PAGE, ..page(0) }]);
+    let guard = call(libc::SYS_madvise, [BASE + 4 * PAGE, PAGE, GUARD_INSTALL], 0);
+    let lock = call(libc::SYS_mlock, [BASE, 8 * PAGE, 0], errno(libc::ENOMEM));
+    assert_eq!(outcome([mapped, guard, lock]), (4, 0, true));
+}
+
+/// How long a file is, a replay does not follow: that is a gap, and no difference.
+#[test]
+fn a_lock_or_advice_that_ends_with_a_file_does_not_differ() {
+    for failed in [
+        call(libc::SYS_mlock, [BASE, 8 * PAGE, 0], errno(libc::ENOMEM)),
+        call(libc::SYS_madvise, [BASE, 8 * PAGE, libc::MADV_POPULATE_WRITE as u64], errno(libc::EFAULT)),
+    ] {
+        let (_, differs, fits) = outcome([image(Vec::new()), of_file(4), failed]);
+        assert!(differs == 0 && fits);
     }
 }
