@@ -2,7 +2,7 @@
 
 use super::Needs;
 use super::budget::Budget;
-use super::layout::{Advice, Kind, USER_END, pages_of};
+use super::layout::{Advice, Kind, Layout, USER_END, pages_of};
 use super::space::Image;
 use crate::call::populated_bytes;
 use crate::failed::{Refusal, refusal};
@@ -13,6 +13,8 @@ const MADV_DONTNEED_LOCKED: i32 = 24;
 const MADV_GUARD_INSTALL: i32 = 102;
 const MLOCK_ONFAULT: u64 = 1;
 const PROTECTIONS: u64 = 7;
+/// Guards that are installed in the time in which a page comes in.
+const GUARDS_OF_PAGE: u64 = 4;
 /// Pages about which mincore can tell in the time in which one comes in.
 const PAGES_OF_VECTOR: u64 = 32;
 
@@ -22,14 +24,16 @@ impl Needs {
         // Advice is followed as far as there are mappings.
         let advises = i64::from(call.number) == libc::SYS_madvise;
         // brk has no errors.
-        let succeeds = call.errno().is_none_or(|errno| advises && errno != libc::EINVAL)
-            || i64::from(call.number) == libc::SYS_brk;
+        let succeeds =
+            call.errno().is_none_or(|errno| advises && (errno != libc::EINVAL || outlives_refusal(call)))
+                || i64::from(call.number) == libc::SYS_brk;
         let follows = succeeds && !is_impossible(call);
         let collapses = self.thp_turned_off && is_collapse(call);
         if follows || looks(call) {
             self.change(task, |image, budget| {
                 look(image, budget, call)
                     && (!follows || follow(image, budget, call))
+                    && (follows || change_in_part(image, budget, call))
                     && refusal
                         .is_none_or(|refusal| bring_in_up_to(refusal, image, budget, named(first, second)))
                     && (!collapses || image.fill_large(budget, named(first, second)))
@@ -48,13 +52,85 @@ fn is_collapse(call: &Call) -> bool {
 
 /// Brings in what a call can bring in before it fails at such a mapping. `false` if that is too much.
 fn bring_in_up_to(refusal: Refusal, image: &mut Image, budget: &mut Budget, range: Range<u64>) -> bool {
-    let is_refused = |kind: Kind| match refusal {
-        Refusal::Inaccessible => !kind.accessible,
-        Refusal::Unreadable => !kind.readable,
-        Refusal::Unwritable => !kind.writable,
+    let is_refused = |kind: Kind| {
+        kind.refuses
+            || match refusal {
+                Refusal::Inaccessible => !kind.accessible,
+                Refusal::Unreadable => !kind.readable,
+                Refusal::Unwritable => !kind.writable,
+            }
     };
     let fails = image.layout.within(range.clone()).any(|(_, kind)| is_refused(kind));
     !fails || image.populate(budget, range, refusal == Refusal::Unreadable)
+}
+
+/// Whether advice that Linux refused (EINVAL) is followed: it has advised what lies before a mapping that it
+/// refused; and where Linux did not know the advice, a replay does. The plan has more then, not less.
+fn outlives_refusal(call: &Call) -> bool {
+    matches!(call.args[2] as i32, libc::MADV_HUGEPAGE | MADV_GUARD_INSTALL)
+}
+
+/// What a call that failed has changed before it did. `false` if there is too much to look at.
+fn change_in_part(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
+    let [first, second, third, ..] = call.args;
+    let range = named(first, second);
+    match (i64::from(call.number), call.errno()) {
+        (libc::SYS_mprotect | libc::SYS_pkey_mprotect, errno) if errno != Some(libc::EINVAL) => {
+            protect(image, budget, range, either, third)
+        }
+        (libc::SYS_mlock | libc::SYS_mlock2, Some(libc::ENOMEM)) if refusal(call).is_some() => {
+            let end = end_of_mapped(&image.layout, &range);
+            let is_refused = |kind: Kind| kind.refuses || !kind.accessible;
+            // Without such a mapping it was a limit, which is looked at first.
+            let fails =
+                end < range.end || image.layout.within(range.clone()).any(|(_, kind)| is_refused(kind));
+            let locked = |kind| Kind { locked: true, ..kind };
+            !fails || image.layout.change(budget, range.start..end, locked).is_some()
+        }
+        _ => true,
+    }
+}
+
+/// Where the first hole of `range` begins. That this looks at its mappings was charged before.
+fn end_of_mapped(layout: &Layout, range: &Range<u64>) -> u64 {
+    layout
+        .within(range.clone())
+        .fold(range.start, |end, (part, _)| if part.start == end { part.end } else { end })
+}
+
+/// What allows as much as the one or the other, where it is not known which it is.
+fn either(before: Kind, after: Kind) -> Kind {
+    Kind {
+        accessible: before.accessible || after.accessible,
+        readable: before.readable || after.readable,
+        writable: before.writable || after.writable,
+        refuses: true,
+        ..before
+    }
+}
+
+/// Changes what is allowed in `range`; `to` makes a kind of what it was and of what the call wants.
+fn protect(
+    image: &mut Image,
+    budget: &mut Budget,
+    range: Range<u64>,
+    to: impl Fn(Kind, Kind) -> Kind,
+    protection: u64,
+) -> bool {
+    let may = |access: i32| protection & access as u64 != 0;
+    let changed = |kind| {
+        let wanted = Kind {
+            accessible: protection & PROTECTIONS != 0,
+            readable: may(libc::PROT_READ),
+            writable: may(libc::PROT_WRITE),
+            ..kind
+        };
+        to(kind, wanted)
+    };
+    let Some(parts) = image.layout.change(budget, range, changed) else { return false };
+    let opened = |(_, before, after): &&(_, Kind, Kind)| before.locked && !before.writable && after.writable;
+    let opened: Vec<_> = parts.iter().filter(opened).map(|(part, ..)| part.clone()).collect();
+    opened.into_iter().all(|part| image.populate(budget, part, false))
 }
 
 /// Whether the words of a call are refused whatever is mapped. Then a replay does nothing, also where a file
@@ -152,13 +228,9 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
             brk.is_none_or(|brk| set_brk(image, budget, brk))
         }
         libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
-            let (accessible, readable) = (third & PROTECTIONS != 0, third & libc::PROT_READ as u64 != 0);
-            let writable = third & libc::PROT_WRITE as u64 != 0;
-            let changed = |kind| Kind { accessible, readable, writable, ..kind };
-            let Some(parts) = image.layout.change(budget, range, changed) else { return false };
-            let opened = |(_, before, _): &&(_, Kind, _)| before.locked && !before.writable && writable;
-            let opened: Vec<_> = parts.iter().filter(opened).map(|(part, ..)| part.clone()).collect();
-            opened.into_iter().all(|part| image.populate(budget, part, false))
+            // At a hole it fails, whatever the recording says.
+            let whole = end_of_mapped(&image.layout, &range) == range.end;
+            protect(image, budget, range, if whole { |_, after| after } else { either }, third)
         }
         libc::SYS_mlock | libc::SYS_mlock2 => {
             let at_touch = i64::from(call.number) == libc::SYS_mlock2 && third & MLOCK_ONFAULT != 0;
@@ -249,6 +321,7 @@ fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         readable: protection & libc::PROT_READ as u64 != 0,
         writable: protection & libc::PROT_WRITE as u64 != 0,
         shared,
+        refuses: false,
         locked: has(libc::MAP_LOCKED) || image.locks_new,
         grows_down: has(libc::MAP_GROWSDOWN),
         wiped_at_fork: false,
@@ -341,7 +414,14 @@ fn advise(image: &mut Image, budget: &mut Budget, range: Range<u64>, advice: i32
             image.populate(budget, range, advice == libc::MADV_POPULATE_READ)
         }
         // Guards need tables, and no pages.
-        MADV_GUARD_INSTALL => image.drop_pages(budget, &range) && image.make_tables(budget, range),
+        MADV_GUARD_INSTALL => {
+            let mapped = image.layout.within(range.clone()).map(|(part, _)| part.end - part.start);
+            let guards = mapped.sum::<u64>() >> 12;
+            budget.bring_in(guards / GUARDS_OF_PAGE)
+                && image.drop_pages(budget, &range)
+                && image.layout.change(budget, range.clone(), |kind| Kind { refuses: true, ..kind }).is_some()
+                && image.make_tables(budget, range)
+        }
         _ => true,
     }
 }

@@ -23,6 +23,9 @@ pub(super) struct Kind {
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) shared: bool,
+    /// A page of it may not come in whatever access is allowed: a guard, or memory of a device. Or less is
+    /// allowed than stands here.
+    pub(super) refuses: bool,
     /// What is mapped comes in at once.
     pub(super) locked: bool,
     pub(super) grows_down: bool,
@@ -161,6 +164,7 @@ mod tests {
         readable: true,
         writable: true,
         shared: false,
+        refuses: false,
         locked: false,
         grows_down: false,
         wiped_at_fork: false,

@@ -502,6 +502,7 @@ fn kind_of(mapping: &Mapping) -> Kind {
         readable,
         writable,
         shared,
+        refuses: flagged(*b"io") || flagged(*b"pf"),
         locked: flagged(*b"lo"),
         grows_down: flagged(*b"gd") || mapping.flags == VmFlags::default() && &*mapping.name == b"[stack]",
         wiped_at_fork: flagged(*b"wf"),

@@ -747,3 +747,16 @@ fn what_a_program_drops_of_large_folios_leaves_the_rest() {
     call(&mut needs, libc::SYS_munmap, [START, 8 * 2 * MIB, 0, 0, 0, 0], 0);
     assert_eq!(needs.pages([9, 9]), 8 * 512 + 8 + UPPER);
 }
+
+/// A guard for each page takes as long as some pages that come in, also where Linux did not know the advice.
+#[test]
+fn guards_for_a_terabyte_are_too_much() {
+    const GUARD_INSTALL: u64 = 102;
+    for result in [0, -i64::from(libc::EINVAL)] {
+        for (bytes, at) in [(GIB, None), (1 << 40, Some(1))] {
+            let mut needs = needs(data(bytes));
+            call(&mut needs, libc::SYS_madvise, [START, bytes, GUARD_INSTALL, 0, 0, 0], result as u64);
+            assert_eq!(needs.too_much_at(), at, "{result} {bytes:#x}");
+        }
+    }
+}

@@ -354,3 +354,45 @@ fn a_lock_or_advice_that_ends_with_a_file_does_not_differ() {
         assert!(differs == 0 && fits);
     }
 }
+
+/// mprotect and mlock that end at a hole have changed what is before it, which calls that follow bring in.
+#[test]
+fn what_a_failed_call_has_changed_is_planned_for() {
+    const LEN: u64 = 256 << 20;
+    const PAGES: u64 = LEN / PAGE;
+    let enomem = errno(libc::ENOMEM);
+    let none = |pages| Mapping { end: BASE + pages * PAGE, read: false, write: false, ..page(0) };
+    let opened = [
+        image(vec![none(PAGES)]),
+        call(libc::SYS_mprotect, [BASE, LEN + PAGE, 3], enomem),
+        call(libc::SYS_mlock, [BASE, LEN, 0], 0),
+    ];
+    assert_eq!(outcome(opened), (PAGES, 0, true));
+    let mremap = |result| {
+        let args = [BASE, PAGE, LEN, 0, 0, 0];
+        let number = libc::SYS_mremap as u32;
+        EventKind::Call(Call { number, args, result, detail: CallDetail::None })
+    };
+    let grown =
+        [image(vec![page(0)]), call(libc::SYS_mlock, [BASE, 2 * PAGE, 0], enomem), mremap(BASE as i64)];
+    // The page that it had did not come in.
+    assert_eq!(outcome(grown), (PAGES - 1, 0, true));
+    // What is behind the hole is as it was, whatever a recording says.
+    let behind = [
+        image(vec![page(0), Mapping { end: BASE + LEN, ..page(2) }]),
+        call(libc::SYS_mprotect, [BASE, LEN, 0], 0),
+        call(libc::SYS_mlockall, [libc::MCL_CURRENT as u64, 0, 0], 0),
+    ];
+    assert_eq!(outcome(behind), (PAGES - 2, 1, true));
+}
+
+/// Advice that Linux refused does something here, where Linux did not know it.
+#[test]
+fn advice_that_was_refused_is_planned_for() {
+    const LEN: u64 = 1 << 30;
+    let mapped = image(vec![Mapping { end: BASE + LEN, ..page(0) }]);
+    let advice = call(libc::SYS_madvise, [BASE, LEN, libc::MADV_HUGEPAGE as u64], errno(libc::EINVAL));
+    let touches = (0..LEN / HUGE).map(|block| write(BASE + block * HUGE));
+    let events = [mapped, advice].into_iter().chain(touches);
+    assert!(outcome(events).2);
+}
