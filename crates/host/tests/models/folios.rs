@@ -309,7 +309,7 @@ fn shuttle_a_deferred_split_against_the_freeing_of_its_folio() {
         let child = fork(space);
         as_one_step(|| {
             child.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
-            space.munmap(page(FOUR, 1), PAGE).expect("as above");
+            space.munmap(page(FOUR, 1), PAGE).expect("the middle of a mapping can go");
         });
         thread::scope(|scope| {
             scope.spawn(|| {

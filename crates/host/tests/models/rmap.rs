@@ -74,7 +74,7 @@ fn shuttle_a_walk_against_splits_and_merges() {
             });
             spawn_on(scope, machine, 1, space, |_| {
                 space.mprotect(BEFORE, PAGE, READ, false).expect("there is memory enough");
-                space.mprotect(BEFORE, PAGE, RW, false).expect("as above");
+                space.mprotect(BEFORE, PAGE, RW, false).expect("there is memory enough");
                 space.munmap(BEFORE, PAGE).expect("the end of a mapping can go");
             });
         });

@@ -6,7 +6,7 @@
 #[path = "../../../frame/tests/common/mod.rs"]
 mod machine;
 
-#[allow(unused_imports, reason = "as above")]
+#[allow(unused_imports, reason = "each test binary uses its own part")]
 pub(crate) use machine::{Machine, Random, assert_sound, frames, frames_of, get, put, run_on};
 
 use quire_arch::{Order, Pfn, Platform};

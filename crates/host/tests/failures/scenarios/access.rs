@@ -61,6 +61,6 @@ fn a_file(scene: &Scene<'_>) {
 fn a_stack(scene: &Scene<'_>) {
     let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(BASE), MapFlags::FIXED | MapFlags::GROWSDOWN);
     scene.space.mmap(&request).expect("nothing fails yet");
-    scene.write(BASE, 4).expect("as above");
+    scene.write(BASE, 4).expect("nothing fails yet");
     assert_eq!(scene.space.figures().mapped, PAGE);
 }

@@ -121,11 +121,11 @@ fn many(scene: &Scene<'_>) {
     let advise = |at, advice| {
         map_at(&scene.space, BASE + at * PAGE, 4 * PAGE, RW);
         scene.write(BASE + at * PAGE, at).expect("nothing fails yet");
-        scene.space.madvise(VirtAddr(BASE + at * PAGE), 4 * PAGE, advice).expect("as above");
+        scene.space.madvise(VirtAddr(BASE + at * PAGE), 4 * PAGE, advice).expect("nothing fails yet");
     };
     advise(24, Advice::WipeOnFork);
     advise(32, Advice::DontFork);
-    scene.space.mprotect(VirtAddr(BASE + 5 * PAGE), 4 * PAGE, READ, false).expect("as above");
+    scene.space.mprotect(VirtAddr(BASE + 5 * PAGE), 4 * PAGE, READ, false).expect("nothing fails yet");
 }
 
 /// The filled range, more behind it that is untouched, and a child.

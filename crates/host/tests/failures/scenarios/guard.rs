@@ -99,6 +99,6 @@ fn guarded(scene: &Scene<'_>) {
 fn large(scene: &Scene<'_>) {
     map_at(&scene.space, LARGE, MIB2, RW);
     scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("nothing fails yet");
-    scene.write(LARGE, 7).expect("as above");
+    scene.write(LARGE, 7).expect("nothing fails yet");
     assert_eq!(scene.space.figures().resident, MIB2);
 }

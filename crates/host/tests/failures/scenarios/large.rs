@@ -117,7 +117,7 @@ fn advised(scene: &Scene<'_>) {
 fn with_table(scene: &Scene<'_>) {
     map_at(&scene.space, LARGE, MIB2, RW);
     scene.read(LARGE).expect("nothing fails yet");
-    scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("as above");
+    scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("nothing fails yet");
 }
 
 /// The huge zero page.

@@ -71,7 +71,7 @@ fn two(scene: &Scene<'_>) {
     map_at(&scene.space, BASE + 16 * PAGE, 8 * PAGE, RW);
     let all = scene.space.madvise(VirtAddr(BASE + 16 * PAGE), 8 * PAGE, Advice::DontDump);
     all.expect("nothing fails yet");
-    scene.write(BASE + 18 * PAGE, 3).expect("as above");
+    scene.write(BASE + 18 * PAGE, 3).expect("nothing fails yet");
 }
 
 fn locked_for_reading(scene: &Scene<'_>) {

@@ -40,8 +40,8 @@ fn private(start: u64, pages: u64) -> Mapping {
 fn old_image(scene: &Scene<'_>) {
     filled(scene);
     let old = create_space(scene.machine);
-    old.mmap(&MapRequest::anonymous(PAGE, RW).at(VirtAddr(OLD), MapFlags::FIXED)).expect("as above");
-    scene.write_in(&old, OLD, 1).expect("as above");
+    old.mmap(&MapRequest::anonymous(PAGE, RW).at(VirtAddr(OLD), MapFlags::FIXED)).expect("nothing fails yet");
+    scene.write_in(&old, OLD, 1).expect("nothing fails yet");
     scene.others.borrow_mut().push(old);
 }
 
