@@ -40,7 +40,7 @@ extern "C" fn second_cpu() -> ! {
     let Work { memory, space, .. } = unsafe { &*work };
     let mut number = 0;
     while !WORK.load(Ordering::Acquire).is_null() {
-        // SAFETY: as above.
+        // SAFETY: CPU 0 keeps it until this CPU has ended.
         let addr = unsafe { &*work }.page(number % PAGES);
         let found =
             access(space, addr, Access::Read, |word| word.load(Ordering::Relaxed)).expect("it stays mapped");

@@ -158,7 +158,7 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 #[unsafe(no_mangle)]
 extern "C" fn rust_eh_personality() {}
 
-/// As above.
+/// The prebuilt libcore names this too; with `panic = "abort"` it is not called.
 #[unsafe(no_mangle)]
 extern "C" fn _Unwind_Resume() -> ! {
     exit(1)
@@ -194,7 +194,8 @@ unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, count: usize) -> *mut
         // SAFETY: the caller's promise, and no byte is written before it was read.
         return unsafe { memcpy(to, from, count) };
     }
-    // SAFETY: as above, from the last byte down; the direction flag is cleared again.
+    // SAFETY: the caller's promise; from the last byte down, no byte is written before it was read. The
+    // direction flag is cleared again.
     unsafe {
         asm!(
             "std",

@@ -124,7 +124,7 @@ impl<'s, S: NodeSource> Reserve<'s, S> {
             // SAFETY: the node came from the source and is used here only.
             unsafe { Node::make(self.narrow.pop().expect(PLANNED), level) }
         } else {
-            // SAFETY: as above.
+            // SAFETY: the node came from the source and is used here only.
             unsafe { Node::make(self.wide.pop().expect(PLANNED), level) }
         }
     }
@@ -137,7 +137,7 @@ impl<S: NodeSource> Drop for Reserve<'_, S> {
             unsafe { self.source.retire_wide(node) };
         }
         for node in self.narrow.drain(..) {
-            // SAFETY: as above.
+            // SAFETY: it came from the source, and no store has it.
             unsafe { self.source.retire_narrow(node) };
         }
     }

@@ -107,7 +107,7 @@ fn read_all(block: *mut u8) {
 
 fn write_all(block: *mut u8) {
     for line in (0..BLOCK).step_by(64) {
-        // SAFETY: as above.
+        // SAFETY: inside of the block, which is the benchmark's.
         unsafe { block.add(line).write_volatile(1) };
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct Arena {
 
 // SAFETY: the arena owns its mapping and hands out only raw pointers and atomics into it.
 unsafe impl Send for Arena {}
-// SAFETY: as above.
+// SAFETY: a shared arena hands out raw pointers and atomics only, and changes nothing of its own.
 unsafe impl Sync for Arena {}
 
 impl Arena {

@@ -87,9 +87,9 @@ pub enum MemcgViolation {
     SwapCharges {
         /// The memcg.
         memcg: MemcgId,
-        /// As above.
+        /// Pages of its own charge of swap.
         usage: u64,
-        /// As above.
+        /// Pages of swap that are charged to its children.
         below: u64,
     },
     /// A memcg's count differs from what belongs to it.

@@ -34,7 +34,7 @@ pub(crate) struct MemcgTable<P: Platform> {
 // SAFETY: the page is the table's alone, and is only accessed by atomics; memcgs are shared between threads
 // by design.
 unsafe impl<P: Platform> Send for MemcgTable<P> {}
-// SAFETY: as above.
+// SAFETY: the page is only accessed by atomics; memcgs are shared between threads by design.
 unsafe impl<P: Platform> Sync for MemcgTable<P> {}
 
 impl<P: Platform> MemcgTable<P> {

@@ -37,7 +37,7 @@ pub use quire_arch::{SwapEntry, paging::X86_64};
 ///
 /// // SAFETY: the RAM is used by the rules of the memory management.
 /// unsafe impl Send for Small {}
-/// // SAFETY: as above.
+/// // SAFETY: the RAM is used by the rules of the memory management, by any thread.
 /// unsafe impl Sync for Small {}
 ///
 /// impl Execution for Small {

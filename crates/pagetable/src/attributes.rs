@@ -44,7 +44,7 @@ impl NewPage {
         folio.set_owner(self.owner);
         folio.set_whole_maps(0);
         frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);
-        // As above.
+        // After the owner: a walker of the rmap that sees that the folio is mapped sees its owner.
         folio.set_maps(pages);
     }
 }

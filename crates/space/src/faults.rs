@@ -127,7 +127,8 @@ impl<'s, P: Platform> Faults<'s, P> {
         self.spaces.rmap().give_first_anon_vma(self.core, vma, shared)
     }
 
-    /// Populates `part` of `vma`, as above. The mmap lock is held in some way.
+    /// Faults in what is missing in `part` of `vma`, for `access`. Without one it is for writing if the
+    /// mapping is private and writable, else for reading. The mmap lock is held in some way.
     pub(crate) fn populate_part(
         &self,
         vma: &Vma,

@@ -42,7 +42,7 @@ pub struct Space<'m, P: Platform> {
 
 // SAFETY: a handle is a counted reference to a core, which is `Sync`; its methods take their own locks.
 unsafe impl<P: Platform> Send for Space<'_, P> {}
-// SAFETY: as above.
+// SAFETY: its methods take their own locks, and the core is `Sync`.
 unsafe impl<P: Platform> Sync for Space<'_, P> {}
 
 impl<'m, P: Platform> Space<'m, P> {

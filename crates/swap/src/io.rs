@@ -247,7 +247,7 @@ impl<P: Platform> SwapIo<'_, P> {
         if !device.flags.contains(DeviceFlags::SYNCHRONOUS) {
             return Err(DeviceError::OutOfRange);
         }
-        // SAFETY: as above.
+        // SAFETY: the caller's frame, seen by no other thread yet.
         unsafe { self.devices.platform().fill_user(pfn, Order::ZERO) };
         let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
         self.count_io(io, device.backing().cached(self.devices.device_memory(), io));

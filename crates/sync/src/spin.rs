@@ -153,7 +153,7 @@ pub struct SpinLock<T, E> {
 // SAFETY: the raw lock admits one thread at a time to the value, so sharing the lock only moves `T` between
 // threads.
 unsafe impl<T: Send, E> Sync for SpinLock<T, E> {}
-// SAFETY: as above; the lock owns the value.
+// SAFETY: the lock owns the value, and moves with it.
 unsafe impl<T: Send, E> Send for SpinLock<T, E> {}
 
 impl<T, E: Execution> SpinLock<T, E> {

@@ -11,7 +11,7 @@ pub struct Watched<T>(UnsafeCell<T>);
 // SAFETY: loom runs one thread of a model at a time, and no access lasts over a switch to another one.
 // Outside of a model the cell panics.
 unsafe impl<T: Send> Sync for Watched<T> {}
-// SAFETY: as above.
+// SAFETY: the cell owns its value, and hands out copies only.
 unsafe impl<T: Send> Send for Watched<T> {}
 
 impl<T: Copy> Watched<T> {

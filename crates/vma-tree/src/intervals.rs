@@ -51,7 +51,7 @@ pub struct IntervalLink<T> {
 // SAFETY: a place is read and written only under the lock of its tree (contract of `IntervalTree`), and what
 // it links are shared objects, so that it does not matter which thread holds the lock.
 unsafe impl<T: Sync> Send for IntervalLink<T> {}
-// SAFETY: as above.
+// SAFETY: the cells are read and written only under the lock of the tree (contract of `IntervalTree`).
 unsafe impl<T: Sync> Sync for IntervalLink<T> {}
 
 impl<T> IntervalLink<T> {

@@ -80,7 +80,7 @@ unsafe impl<P: Platform> FrameAllocator<Size4KiB> for X86Frames<'_, P> {
     }
 }
 
-// SAFETY: as above; a block is aligned to its size.
+// SAFETY: the allocator gives each block to one caller until it is given back; it is aligned to its size.
 unsafe impl<P: Platform> FrameAllocator<Size2MiB> for X86Frames<'_, P> {
     fn allocate_frame(&mut self) -> Option<PhysFrame<Size2MiB>> {
         self.allocate(Order::PMD)
@@ -96,7 +96,7 @@ impl<P: Platform> FrameDeallocator<Size4KiB> for X86Frames<'_, P> {
 
 impl<P: Platform> FrameDeallocator<Size2MiB> for X86Frames<'_, P> {
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<Size2MiB>) {
-        // SAFETY: as above.
+        // SAFETY: the caller's promise that the frame is unused; it came from here.
         unsafe { self.free(frame, Order::PMD) };
     }
 }

@@ -103,7 +103,8 @@ impl Folio<'_> {
         let maps = count.load(Ordering::Acquire);
         debug_assert!(maps >= pages, "{self:?} is mapped {maps} times and loses {pages}");
         if self.is_large() || maps == pages && !self.may_be_named() {
-            // As above: the last mapping is the caller's own.
+            // Under the head lock no other thread counts. And the last mapping is the caller's own, in a
+            // locked table: no other thread can count it up, unless a swap entry leads to the page.
             let left = maps.saturating_sub(pages);
             count.store(left, Ordering::Relaxed);
             return match left {
@@ -117,7 +118,8 @@ impl Folio<'_> {
                 _ => MapsLeft::Some,
             };
         }
-        // Release: what was done through the mapping comes before the folio is reused. Acquire as above.
+        // Release: what was done through the mapping comes before the folio is reused. Acquire: pairs with
+        // this release by those that removed the other mappings.
         if count.fetch_sub(pages, Ordering::AcqRel) == pages { MapsLeft::None } else { MapsLeft::Some }
     }
 }

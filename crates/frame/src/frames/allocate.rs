@@ -55,7 +55,7 @@ impl<P: Platform> Frames<P> {
             Zero::No => {}
             // SAFETY: the block has just been allocated to this call alone, and lies in RAM.
             Zero::Kernel => unsafe { self.platform.zero(pfn, request.order) },
-            // SAFETY: as above.
+            // SAFETY: the block has just been allocated to this call alone, and lies in RAM.
             Zero::User => unsafe { self.platform.zero_user(pfn, request.order) },
         }
         Ok(pfn)

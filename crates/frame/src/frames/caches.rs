@@ -113,7 +113,7 @@ impl<P: Platform> CacheList<P> {
             // SAFETY: nodes stay as long as the list (`add`).
             let node = unsafe { next.as_ref() }?;
             next = node.next.load(Ordering::Acquire);
-            // SAFETY: as above, and the cache was complete when its node was added.
+            // SAFETY: the cache was complete when its node was added, and stays as long as the list (`add`).
             Some(unsafe { node.cache.as_ref() })
         })
     }

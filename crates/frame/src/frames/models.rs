@@ -48,7 +48,7 @@ struct Caches {
 
 // SAFETY: place `n` is written by thread `n` of the model alone, before it adds the cache to the list.
 unsafe impl Sync for Caches {}
-// SAFETY: as above.
+// SAFETY: the places and the list belong to no thread.
 unsafe impl Send for Caches {}
 
 impl Caches {

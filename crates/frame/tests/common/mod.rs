@@ -160,7 +160,7 @@ pub(crate) struct Machine {
 
 // SAFETY: a bank is plain memory; which thread may use which part of it is tested here.
 unsafe impl Send for Machine {}
-// SAFETY: as above.
+// SAFETY: a bank is plain memory; which thread may use which part of it is tested here.
 unsafe impl Sync for Machine {}
 
 impl Machine {

@@ -137,7 +137,7 @@ fn held_pages_are_drained(pcp: PcpTechnique) {
     assert!(frames.events().sum(VmEvent::AllocstallNormal) >= 1);
 }
 
-/// As above, for a block that only the joined pages can form.
+/// The lists are drained before an allocation fails whose block only their joined pages can form.
 #[test]
 fn a_large_block_is_formed_from_pages_that_the_lists_hold() {
     let frames = frames(&[(0, 1024)], 1, PcpTechnique::OrderZero);
@@ -233,7 +233,7 @@ fn a_frame_that_was_drained_from_another_cpu_is_zeroed() {
     let pin = frames.platform().pin();
     assert!(frames.allocate(&pin, ONE.below_min().without_drain()).is_err());
     assert_eq!(frames.allocate(&pin, ONE.below_min().zeroed()), Ok(last));
-    // SAFETY: as above.
+    // SAFETY: the frame was allocated here again, and no other thread knows it.
     assert!((0..4096).all(|at| unsafe { bytes.add(at).read() } == 0));
 }
 
@@ -349,7 +349,7 @@ fn a_chain_of_large_blocks_keeps_to_the_budget() {
     }
 }
 
-/// As above for an allocation that is about to fail: the lists of the low zone are emptied too.
+/// Before an allocation fails, the lists of the low zone are drained too.
 #[test]
 fn pages_of_the_low_zone_are_drained_before_an_allocation_fails() {
     const NORMAL: u64 = 1 << 20;

@@ -80,7 +80,8 @@ fn a_part_that_is_freed_before_the_split_is_over_is_given_out_once() {
     assert_ne!(given[0], given[1], "a frame is given out twice");
 }
 
-/// Hazard: as above, and what is left of the parts stays on the list of the page block's old type.
+/// Hazard: parts of a folio are freed before the split is over, and the page block changes its type: what is
+/// left of them stays on the list of the old type.
 #[test]
 fn parts_that_are_freed_before_the_split_is_over_follow_their_page_block() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::None);

@@ -13,16 +13,16 @@ fn a_block_is_zero_only_if_all_its_bytes_are() {
         let bytes = frames.platform().direct_map(block);
         // SAFETY: the pages before it are of the same allocation, which no other thread knows.
         unsafe { frames.platform().direct_map(first).write_bytes(0xff, order.bytes() as usize) };
-        // SAFETY: as above.
+        // SAFETY: the block is of the same allocation, which no other thread knows.
         unsafe { bytes.write_bytes(0, order.bytes() as usize) };
         assert!(frames.is_zero(block, order));
         for at in 0..order.bytes() as usize {
             // SAFETY: the byte lies inside of the block.
             let byte = unsafe { bytes.add(at) };
-            // SAFETY: as above.
+            // SAFETY: it is a byte of this thread's allocation.
             unsafe { byte.write(1) };
             assert!(!frames.is_zero(block, order), "byte {at} of order {order:?}");
-            // SAFETY: as above.
+            // SAFETY: it is a byte of this thread's allocation.
             unsafe { byte.write(0) };
         }
         assert!(frames.is_zero(block, order));

@@ -145,7 +145,7 @@ mod tests {
                 }
                 assert_eq!(back[..len], data[..]);
                 assert_eq!(back[len], 0xee);
-                // SAFETY: as above.
+                // SAFETY: the bytes lie in `memory`, which only this test uses.
                 unsafe { write(at.add(start), &[0xee; WORD * 3][..len]) };
             }
         }

@@ -31,7 +31,7 @@ struct Small {
 
 // SAFETY: none; whether the frames are shared soundly is what the models are to find out.
 unsafe impl Sync for Small {}
-// SAFETY: as above.
+// SAFETY: none; whether the frames are moved soundly is what the models are to find out.
 unsafe impl Send for Small {}
 
 const IN_USE: u32 = 7;
@@ -54,7 +54,7 @@ impl Small {
         for _ in 0..accesses {
             // SAFETY: inside since `enter`; the reference ends before the next use of the door.
             door.serve(unsafe { door.cache() });
-            // SAFETY: as above.
+            // SAFETY: inside since `enter`; the reference that `serve` had has ended.
             let cache = unsafe { door.cache() };
             let frame = *cache.0.get_or_insert_with(|| self.entry.load(Ordering::Acquire));
             assert_eq!(self.frames[frame].get(), IN_USE);

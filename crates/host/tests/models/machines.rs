@@ -110,7 +110,7 @@ pub(crate) fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatf
 }
 
 pub(crate) fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>) -> u64 {
-    // SAFETY: as above.
+    // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
     unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read_volatile() }
 }
 

@@ -33,8 +33,8 @@ fn shuttle_a_fault_against_the_unmapping_of_its_table() {
     });
 }
 
-/// As above with as few steps as possible, so that most pairs of places are tried: the fault takes the path
-/// without the mmap lock, and its VMA is removed.
+/// A fault against the unmapping of its page with as few steps as possible, so that most pairs of places are
+/// tried: the fault takes the path without the mmap lock, and its VMA is removed.
 #[test]
 fn shuttle_a_fault_against_the_removal_of_its_mapping() {
     check_space(2, |machine, space| {

@@ -58,7 +58,8 @@ fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
     assert_eq!(read(&cpu, &space, page(area, PAGES - 1)), 100 + PAGES - 1);
 }
 
-/// As above: what the program is told of a shortage then, EAGAIN, is no reason to give up.
+/// Each page becomes a mapping of its own by advice: what the program is told of a shortage then, EAGAIN, is
+/// no reason to give up.
 #[test]
 fn advice_that_splits_mappings_reclaims_before_it_fails() {
     let machine = machine(8 * AREA);

@@ -52,12 +52,12 @@ fn a_pinned_page_stays_the_parents() {
     let device = machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>();
     // SAFETY: the page is pinned, and no other thread runs.
     assert_eq!(unsafe { device.read() }, 3, "the program and its device see the same page");
-    // SAFETY: as above.
+    // SAFETY: the page is pinned, and no other thread runs.
     unsafe { device.write(4) };
     assert_eq!((read(&cpu, &space, area), read(&cpu, &child, area)), (4, 1));
     space.munmap(area, 2 * PAGE).unwrap();
     assert_audit(&machine);
-    // SAFETY: as above.
+    // SAFETY: the page is still pinned, and no other thread runs.
     assert_eq!(unsafe { device.read() }, 4, "a pinned page outlives its mapping");
     drop(pinned);
 }

@@ -44,7 +44,7 @@ fn use_device(
     let seen = unsafe { page.byte_add(programs as usize).cast::<u64>().read_volatile() };
     assert_eq!(seen, value, "the device has another page than the program, at {addr:?}");
     if access == Access::Write {
-        // SAFETY: as above.
+        // SAFETY: the page is pinned, and only this thread writes this word.
         unsafe { page.byte_add(devices as usize).cast::<u64>().write_volatile(value) };
         assert_eq!(program.read_u64(VirtAddr(addr.0 + devices)), Ok(value), "the program lost {addr:?}");
     }

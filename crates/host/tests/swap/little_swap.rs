@@ -97,7 +97,8 @@ fn slots_of_locked_pages_are_freed_for_others() {
     locked_pages_with_slots(|_, _, _| ());
 }
 
-/// As above, and the pages were used before they were locked: so they are on the list that no reclaim scans.
+/// Hazard: the slots of locked pages are not freed if the pages were used before they were locked, so that
+/// they are on the list that no reclaim scans.
 #[test]
 fn slots_of_pages_that_no_reclaim_scans_are_freed_for_others() {
     locked_pages_with_slots(|cpu, space, (area, pages)| assert_filled(cpu, space, area, 0..pages, 100));

@@ -90,7 +90,7 @@ impl<'g, P: Platform> MemcgLifecycle<'g, P> {
         if let Some(memcg) = spare.memcg.take() {
             // SAFETY: nothing else knows of the memcg.
             let nodes: [_; MAX_NODES] = unsafe { memcg.as_ref() }.node_pointers();
-            // SAFETY: as above.
+            // SAFETY: allocated in `allocate_memcg`, and nothing else knows of it.
             unsafe { self.tree.memcgs.free(self.tree.frames(), pin, memcg) };
             self.free_lists(pin, nodes.into_iter().flatten());
         }

@@ -155,7 +155,7 @@ impl<P: Platform> HugeLeaves<'_, P> {
         );
         let leaf_now = self.init_leaf(pin, head, new);
         locked.replace(slot.index, leaf_now);
-        // Under the lock, as above.
+        // Under the lock: the folio cannot be unmapped before it is on a list.
         self.tables.memory().memcgs().folios().list_new(pin, head, new.locked);
         self.tables.memory().put_huge_zero(leaf.pfn, 1);
         true

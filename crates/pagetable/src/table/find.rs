@@ -47,7 +47,7 @@ impl<P: Platform> Tables<'_, P> {
         let mut table = self.space.root();
         let mut level = P::Paging::root_level();
         while level > lowest {
-            // Acquire as above.
+            // Acquire: pairs with the release in `install`; the table was zeroed before it was linked.
             let raw = self.entries(table)[P::Paging::index(addr, level)].load(Ordering::Acquire);
             let Entry::Table(pfn) = P::Paging::decode(raw, level) else { return None };
             table = pfn;

@@ -110,7 +110,7 @@ pub struct SpaceCore {
 // SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the
 // lock of the list of spaces.
 unsafe impl Sync for SpaceCore {}
-// SAFETY: as above; nothing in a core belongs to a thread.
+// SAFETY: nothing in a core belongs to a thread, and `link` is touched only under the lock of the list.
 unsafe impl Send for SpaceCore {}
 
 impl SpaceCore {

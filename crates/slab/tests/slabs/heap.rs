@@ -314,7 +314,7 @@ fn a_write_to_a_free_object_is_found() {
             matches!(violation, FrameViolation::WrongCount { what: Counted::SlabInUse("kmalloc-64"), .. })
         };
         assert!(found.iter().any(wrong), "{damage:#x}: {found:?}");
-        // SAFETY: as above.
+        // SAFETY: the same word of a free object, which gets its link back.
         unsafe { word.write(link) };
     }
     assert_sound(&frames);

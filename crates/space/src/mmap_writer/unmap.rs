@@ -119,7 +119,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             self.remove_vma(vma, &root_lock);
             drop(root_lock);
             if snapshot.flags.contains(VmFlags::LOCKED) {
-                // As above.
+                // Pages that others map too may be reclaimed again. No rmap walk finds them mlocked here any
+                // more.
                 set_mlocked(&self.tables(), snapshot.range, false);
             }
         }

@@ -72,7 +72,7 @@ pub fn finish_exits<P: Platform>(spaces: &Spaces<P>) -> u64 {
         let mut space = ManuallyDrop::new(Space::adopt(spaces, core));
         pages += (space.figures().resident + space.figures().page_tables) / PAGE_SIZE;
         space.exit();
-        // SAFETY: as above; it is empty now, and current nowhere.
+        // SAFETY: it has no handle and is this thread's alone; it is empty now, and current nowhere.
         unsafe { spaces.destroy(core) };
     }
     pages

@@ -54,7 +54,7 @@ impl SpaceList {
             None => self.first = next,
         }
         if let Some(next) = next {
-            // SAFETY: as above.
+            // SAFETY: a neighbour on the list is live.
             unsafe { next.as_ref() }.link.set_previous(previous);
         }
         if self.scan.is_some_and(|(at, _)| at == NonNull::from(core)) {

@@ -94,7 +94,8 @@ impl OomTurns {
         self.word.fetch_add(turn.wrapping_sub(BUSY), Ordering::Release);
     }
 
-    /// A killed program has exited. Release: as above.
+    /// A killed program has exited. Release: pairs with the loads in `seen`, `has_come` and `has_turned`,
+    /// so what the exit freed is found.
     pub(crate) fn note_exit<P: Platform>(&self, platform: &P) {
         self.word.fetch_add(TURN, Ordering::Release);
         platform.unpark(self.key_of_wait());

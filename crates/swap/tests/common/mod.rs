@@ -61,7 +61,7 @@ impl TestDevice {
                 }
                 Direction::Read => {
                     let data = pages.get(&(io.slot + nth)).ok_or(DeviceError::Corrupt)?;
-                    // SAFETY: as above.
+                    // SAFETY: a frame of the machine, which the request keeps.
                     unsafe { page.copy_from_nonoverlapping(data.as_ptr(), data.len()) };
                 }
             }

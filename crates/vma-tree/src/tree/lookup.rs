@@ -25,7 +25,8 @@ impl<V> RangeTree<V> {
         // The levels are counted here, not read from each node: the search ends whatever it meets.
         for _ in 0..node.level() {
             let link = node.link_at(node.ends_up_to(addr.0))?;
-            // SAFETY: above level 0 a link is to a node one level further down (point 1), readable as above.
+            // SAFETY: above level 0 a link is to a node one level further down (point 1), which the guard
+            // keeps readable (point 2).
             node = unsafe { Node::at(link) };
         }
         let slot = node.ends_up_to(addr.0);

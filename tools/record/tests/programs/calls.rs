@@ -303,7 +303,7 @@ pub(crate) fn installs_guards() {
         assert_eq!(libc::sigaction(libc::SIGSEGV, &raw const action, ptr::null_mut()), 0);
     }
     let shared = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-    // SAFETY: as above; a memory file of some pages.
+    // SAFETY: the kernel only reads the name, which is a C string.
     let file = unsafe { libc::memfd_create(c"guarded".as_ptr(), 0) };
     // SAFETY: takes numbers.
     assert_eq!(unsafe { libc::ftruncate(file, 8 * PAGE as i64) }, 0);

@@ -92,7 +92,7 @@ pub(crate) fn asks_for_strict_mode() {
             unsafe { libc::prctl(libc::PR_SET_SECCOMP, 1_u64, 0_u64, 0_u64, 0_u64) }
         },
         || {
-            // SAFETY: as above.
+            // SAFETY: takes numbers. It ends by another call than the permitted ones if it is obeyed.
             unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_STRICT, 0, 0) as i32 }
         },
     ];
@@ -183,7 +183,7 @@ pub(crate) fn makes_untraced_children_with_arguments_elsewhere() {
         }
         // SAFETY: the block is there; a copy of this process.
         let child = unsafe { libc::syscall(libc::SYS_clone3, block, 64) };
-        // SAFETY: as above.
+        // SAFETY: the block is there, and readable with each of these protections.
         let is_kept = unsafe { block.read_volatile() } == libc::CLONE_UNTRACED as u64;
         if child == 0 {
             end(i32::from(!is_kept));

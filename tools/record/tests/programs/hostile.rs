@@ -61,7 +61,7 @@ pub(crate) fn makes_hostile_calls() {
         if number == libc::SYS_munmap as u64 && ends_here && start.is_multiple_of(PAGE as u64) {
             continue;
         }
-        // SAFETY: see above: no call takes away or protects memory of this program.
+        // SAFETY: no call takes away or protects memory of this program.
         unsafe { libc::syscall(number as i64, start, len, a, b, c) };
     }
     std::process::exit(17);

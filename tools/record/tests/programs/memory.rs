@@ -146,7 +146,8 @@ pub(crate) fn executes_what_used_pages_again() {
     leave(0);
 }
 
-/// Threads that end at once fill its pages, each some of them. Then it uses all of these in turns, as above.
+/// Threads that end at once fill its pages, each some of them. Then it uses all of these in turns, and each
+/// time waits until most are paged out.
 pub(crate) fn uses_what_short_threads_filled() {
     const EACH: usize = 16;
     let addr = map_pages(PRESSED_PAGES).expose_provenance();

@@ -118,13 +118,13 @@ pub(crate) fn locks() {
     });
     // A user namespace, in which there are all capabilities, and none of them counts.
     in_child(|| {
-        // SAFETY: as above.
+        // SAFETY: changes what this process may do, and nothing else.
         unsafe { libc::unshare(libc::CLONE_NEWUSER) };
         lock_in_every_way();
     });
     // The user of a new image is another one, and has no capabilities.
     in_child(|| {
-        // SAFETY: as above.
+        // SAFETY: changes what this process may do, and nothing else.
         unsafe { libc::syscall(libc::SYS_setreuid, 1000, 1000) };
         become_program(c"locks_in_every_way");
     });

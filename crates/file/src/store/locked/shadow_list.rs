@@ -38,7 +38,7 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
             None => self.guarded.shadow_nodes = counts.next,
         }
         if let Some(next) = counts.next {
-            // SAFETY: as above.
+            // SAFETY: the lock is held, and a node leaves the list before it is retired.
             unsafe { HeldNode::<'s>::new(next) }.count(|next| next.previous = counts.previous);
         }
         node.count(|counts| (counts.previous, counts.next, counts.listed) = (None, None, false));

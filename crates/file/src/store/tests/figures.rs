@@ -22,7 +22,7 @@ fn bytes(order: Order, folios: u64) -> u64 {
     }
     drop(reserve);
     let mut bytes = 0;
-    // SAFETY: as above.
+    // SAFETY: all changes of the store use these nodes.
     let mut locked = unsafe { store.lock(&nodes) };
     let wide = locked.figures().nodes;
     bytes += wide * size_of::<crate::Wide>() as u64;

@@ -49,7 +49,7 @@ impl Run {
     }
 
     fn remove(&self, page: u64) {
-        // SAFETY: as above.
+        // SAFETY: all changes of the store use these nodes.
         let removed = unsafe { self.store.lock(&self.nodes) }.remove(PageIndex::new(page).unwrap()).unwrap();
         let Entry::Folio(pfn) = removed.entry else { panic!("{removed:?}") };
         self.put(pfn.0 as usize);

@@ -120,7 +120,7 @@ pub(super) struct Nodes {
 
 // SAFETY: the cells are used by the writer's thread alone; the rest is shared by its own means.
 unsafe impl Sync for Nodes {}
-// SAFETY: as above.
+// SAFETY: the nodes lie on the heap, and nothing here belongs to a thread.
 unsafe impl Send for Nodes {}
 
 impl Nodes {

@@ -79,7 +79,8 @@ pub(crate) struct TreeStats {
 // SAFETY: what is neither atomic nor fixed is read and written only under the root lock, or by the one that
 // emptied the anon_vma, or by the auditor of a quiet machine.
 unsafe impl Send for AnonVma {}
-// SAFETY: as above.
+// SAFETY: the root lock excludes other threads from what a writer changes; those that use it without the lock
+// are alone with it: the thread that emptied the anon_vma, and the auditor.
 unsafe impl Sync for AnonVma {}
 
 impl AnonVma {
@@ -190,7 +191,7 @@ impl AnonVma {
         unsafe { self.vmas.remove(NonNull::from(vma)) };
         let stats = &self.root().stats;
         stats.vmas.store(stats.vmas.load(Ordering::Relaxed) - 1, Ordering::Relaxed);
-        // SAFETY: as above.
+        // SAFETY: the root lock is held exclusively.
         let emptied = unsafe { self.vmas.is_empty() };
         if emptied {
             stats.empty.store(stats.empty.load(Ordering::Relaxed) + 1, Ordering::Relaxed);

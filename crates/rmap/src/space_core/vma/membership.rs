@@ -19,7 +19,8 @@ pub(crate) struct Membership {
 // SAFETY: the core is shared data, and the cells are used only under the root lock; the link also without it,
 // by the thread that has the list.
 unsafe impl Send for Membership {}
-// SAFETY: as above.
+// SAFETY: no thread writes the cells beside another that uses them: the root lock excludes it. The link is
+// also used without it, by the thread that has the list.
 unsafe impl Sync for Membership {}
 
 impl Membership {

@@ -41,7 +41,7 @@ struct Run {
 
 // SAFETY: the cells of the store are used by the writer's thread alone; the rest is shared by its own means.
 unsafe impl Sync for Run {}
-// SAFETY: as above.
+// SAFETY: the nodes lie on the heap, and nothing here belongs to a thread.
 unsafe impl Send for Run {}
 
 // SAFETY: memory lives until the run is over, and is changed only after its epoch has passed.

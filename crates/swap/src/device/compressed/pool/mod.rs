@@ -297,7 +297,7 @@ impl<P: Platform> Pool<P> {
             return use_it(unsafe { NonNull::slice_from_raw_parts(pieces.first.0, length).as_ref() });
         }
         let room = &mut room[..length];
-        // SAFETY: as above, and the space is no object.
+        // SAFETY: no thread writes the object, which stays; `room` has `length` bytes, and is no object.
         unsafe { pieces.copy_to(NonNull::from(&mut *room).cast()) };
         use_it(room)
     }
