@@ -5,6 +5,7 @@ use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
+use core::sync::atomic::{AtomicU32, Ordering};
 
 global_asm!(
     ".globl _start",
@@ -17,14 +18,15 @@ global_asm!(
 );
 
 global_asm!(
-    // Takes the top of the new stack and what runs on it. The new thread shares all with the old one.
+    // Takes the top of the new stack, what runs on it, and a word that the kernel clears when the thread has
+    // ended. The new thread shares all with the old one.
     ".globl new_thread",
     "new_thread:",
     "mov r9, rsi",
+    "mov r10, rdx",
     "mov rsi, rdi",
     "mov edi, {flags}",
     "xor edx, edx",
-    "xor r10d, r10d",
     "xor r8d, r8d",
     "mov eax, {clone}",
     "syscall",
@@ -36,12 +38,12 @@ global_asm!(
     "call r9",
     "ud2",
     clone = const SYS_CLONE,
-    // CLONE_VM, FS, FILES, SIGHAND, THREAD and SYSVSEM.
-    flags = const 0x50f00,
+    // CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM and CHILD_CLEARTID.
+    flags = const 0x250f00,
 );
 
 unsafe extern "C" {
-    fn new_thread(stack: *mut u8, run: extern "C" fn() -> !) -> isize;
+    fn new_thread(stack: *mut u8, run: extern "C" fn() -> !, used: *mut u32) -> isize;
 }
 
 const SYS_WRITE: usize = 1;
@@ -119,15 +121,23 @@ pub(crate) fn thread_pointer() -> *const () {
 #[repr(align(16))]
 struct Stack(UnsafeCell<[u8; 256 << 10]>);
 
-// SAFETY: one thread at a time runs on it.
+// SAFETY: one thread at a time runs on it (`STACK_USED`).
 unsafe impl Sync for Stack {}
 
 static STACK: Stack = Stack(UnsafeCell::new([0; 256 << 10]));
+/// Whether a thread runs on the stack. The kernel clears it once the thread will not return to user mode; what
+/// a thread stores itself, it stores while it is still on its stack.
+static STACK_USED: AtomicU32 = AtomicU32::new(0);
 
-/// Starts a thread that runs `run`. The one before must have ended: there is one stack.
+/// Starts a thread that runs `run`. Waits until the one before has ended: there is one stack.
 pub(crate) fn spawn(run: extern "C" fn() -> !) {
-    // SAFETY: the end of the stack, which no thread runs on.
-    let result = unsafe { new_thread(STACK.0.get().cast::<u8>().add(256 << 10), run) };
+    // Acquire: what the thread before left on the stack is overwritten after it.
+    while STACK_USED.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        yield_now();
+    }
+    // SAFETY: the end of the stack, which no thread runs on: the kernel has cleared the word, and this thread
+    // has set it. The kernel clears a word that stays.
+    let result = unsafe { new_thread(STACK.0.get().cast::<u8>().add(256 << 10), run, STACK_USED.as_ptr()) };
     assert!(result > 0, "clone: {result}");
 }
 
