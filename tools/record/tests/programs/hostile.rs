@@ -5,6 +5,9 @@ use crate::PAGE;
 /// Reads and writes are allowed, fetches too: the program runs on whatever it changes.
 const ALL: u64 = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
 
+/// No space of Linux ends higher, whatever the CPU: on x86-64 with five levels of tables one ends here.
+const TASK_SIZE: u64 = (1 << 56) - 4096;
+
 pub(crate) fn makes_hostile_calls() {
     let len = 64 * PAGE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -27,6 +30,7 @@ pub(crate) fn makes_hostile_calls() {
         -8192_i64 as u64,
         1 << 47,
         (1 << 47) - 4096,
+        1 << 56,
         1 << 63,
         0x7fff_ffff_ffff_e000,
         own,
@@ -57,7 +61,7 @@ pub(crate) fn makes_hostile_calls() {
         }
     }
     for [number, start, len, a, b, c] in calls {
-        let ends_here = start.checked_add(len).is_some_and(|end| end <= 1 << 47);
+        let ends_here = start.checked_add(len).is_some_and(|end| end <= TASK_SIZE);
         if number == libc::SYS_munmap as u64 && ends_here && start.is_multiple_of(PAGE as u64) {
             continue;
         }

@@ -58,7 +58,7 @@ fn hostile_arguments_are_recorded_with_every_source() {
         let Some(recorded) = Recording::with("makes_hostile_calls", only) else { continue };
         assert_eq!(recorded.summary.status, ExitStatus::Code(17), "{}", source.name());
         let made = recorded.calls(libc::SYS_mprotect).filter(|call| call.args[1] == -8192_i64 as u64);
-        assert_eq!(made.count(), 13, "{}", source.name());
+        assert_eq!(made.count(), 14, "{}", source.name());
         let mapped = recorded.calls(libc::SYS_mmap).find(|call| call.args[1] == 64 * PAGE as u64);
         let start = mapped.unwrap().result as u64;
         let inside = start..start + 64 * PAGE as u64;
