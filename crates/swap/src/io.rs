@@ -232,11 +232,17 @@ impl<P: Platform> SwapIo<'_, P> {
     /// # Errors
     ///
     /// The device's error, or one injected by the fail plan. Only for synchronous devices.
-    pub fn read_past_cache(self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
+    ///
+    /// # Safety
+    ///
+    /// The frame is an allocated block of one page that belongs to the caller, and until this returns no other
+    /// thread reads or writes its contents. On an error the frame may be the device's for ever: then it has
+    /// one reference more.
+    pub unsafe fn read_past_cache(self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {
             self.count_pages(pfn, VmEvent::SwpinZero, MemcgStat::SwpinZero);
-            // SAFETY: the caller's frame, seen by no other thread yet.
+            // SAFETY: the caller's promise.
             unsafe { self.devices.platform().zero_user(pfn, Order::ZERO) };
             return Ok(());
         }
@@ -247,7 +253,7 @@ impl<P: Platform> SwapIo<'_, P> {
         if !device.flags.contains(DeviceFlags::SYNCHRONOUS) {
             return Err(DeviceError::OutOfRange);
         }
-        // SAFETY: the caller's frame, seen by no other thread yet.
+        // SAFETY: the caller's promise.
         unsafe { self.devices.platform().fill_user(pfn, Order::ZERO) };
         let io = PageIo { direction: Direction::Read, slot: slot.number(), pfn, pages: 1 };
         self.count_io(io, device.backing().cached(self.devices.device_memory(), io));
