@@ -63,6 +63,9 @@ pub enum FreeError {
     /// The frame belongs to a slab cache; only the cache frees it.
     #[error("the frame belongs to a slab cache")]
     Slab,
+    /// The frame was given out, but not as a kernel's own ([`KernelFrames`](crate::KernelFrames)).
+    #[error("the frame is not one of the kernel's own")]
+    NotKernel,
     /// The block's first frame is fine, but this one inside it is mapped, referenced or no part of the block.
     #[error("{pfn:?} inside the block is in use")]
     BadTail {

@@ -29,6 +29,10 @@ use x86_64::PhysAddr;
 use x86_64::structures::paging::{FrameAllocator, FrameDeallocator, PageSize, PhysFrame, Size2MiB, Size4KiB};
 
 /// The frames of a machine as the crate [`x86_64`] takes them. Copies are the same machine.
+///
+/// Only what was allocated through a [`KernelFrames`] of the machine, with the same size, is freed. A frame of
+/// another origin is left as it is: the crate's `clean_up` gives back every empty table that it finds, a boot
+/// loader's too.
 #[derive(Debug)]
 pub struct X86Frames<'f, P: Platform>(KernelFrames<'f, P>);
 
@@ -54,14 +58,16 @@ impl<'f, P: Platform> X86Frames<'f, P> {
         }
     }
 
+    /// Frees a frame if it is one of a [`KernelFrames`].
+    ///
     /// # Safety
     ///
     /// As for [`KernelFrames::free`].
     unsafe fn free<S: PageSize>(&self, frame: PhysFrame<S>, order: Order) {
         let pfn = Pfn(frame.start_address().as_u64() >> PAGE_SHIFT);
-        // SAFETY: the caller's promise.
-        let freed = unsafe { self.0.free(pfn, order) };
-        debug_assert!(freed.is_ok(), "{frame:?} is not to be freed: {freed:?}");
+        // A frame of another origin is refused, and the crate has no way to be told. SAFETY: the caller's
+        // promise.
+        let _ = unsafe { self.0.free(pfn, order) };
     }
 }
 
@@ -89,14 +95,14 @@ unsafe impl<P: Platform> FrameAllocator<Size2MiB> for X86Frames<'_, P> {
 
 impl<P: Platform> FrameDeallocator<Size4KiB> for X86Frames<'_, P> {
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<Size4KiB>) {
-        // SAFETY: the caller's promise that the frame is unused; it came from here.
+        // SAFETY: the caller's promise that the frame is unused.
         unsafe { self.free(frame, Order::ZERO) };
     }
 }
 
 impl<P: Platform> FrameDeallocator<Size2MiB> for X86Frames<'_, P> {
     unsafe fn deallocate_frame(&mut self, frame: PhysFrame<Size2MiB>) {
-        // SAFETY: the caller's promise that the frame is unused; it came from here.
+        // SAFETY: the caller's promise that the frame is unused.
         unsafe { self.free(frame, Order::PMD) };
     }
 }

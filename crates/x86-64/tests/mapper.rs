@@ -3,16 +3,16 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use quire_arch::{Pfn, Platform};
-use quire_frame::{FrameConfig, Frames, KernelFrames};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, FrameConfig, Frames, KernelFrames};
 use quire_host::{HostConfig, HostPlatform};
 use quire_x86_64::X86Frames;
-use x86_64::VirtAddr;
 use x86_64::structures::paging::mapper::{MappedPageTable, PageTableFrameMapping};
 use x86_64::structures::paging::{
     FrameAllocator, FrameDeallocator, Mapper, Page, PageTable, PageTableFlags, PhysFrame, Size2MiB, Size4KiB,
     Translate,
 };
+use x86_64::{PhysAddr, VirtAddr};
 
 /// Where the tables are in this process: the machine's direct map.
 struct DirectMap<'f>(KernelFrames<'f, HostPlatform>);
@@ -81,5 +81,33 @@ fn large_frames_are_aligned_and_come_back_and_the_end_is_told() {
         large.drain(..).for_each(|frame| unsafe { x86.deallocate_frame(frame) });
         // SAFETY: nothing uses them.
         small.drain(..).for_each(|frame| unsafe { x86.deallocate_frame(frame) });
+    });
+}
+
+/// The trait asks only that a frame is unused. So are one that is free, boot memory, and the first page of an
+/// unused large block; the crate's `clean_up` gives back a boot loader's tables.
+#[test]
+fn a_frame_of_another_origin_is_left_as_it_is() {
+    on_a_machine(|frames, mut x86| {
+        let pin = frames.platform().pin();
+        let named =
+            |pfn: Pfn| PhysFrame::<Size4KiB>::from_start_address(PhysAddr::new(pfn.to_phys().0)).unwrap();
+        let of_user = frames.allocate(&pin, AllocRequest::anonymous()).unwrap();
+        let large: PhysFrame<Size2MiB> = x86.allocate_frame().unwrap();
+        let of_large = Pfn(large.start_address().as_u64() >> 12);
+        let free = KernelFrames::new(frames).allocate(Order::ZERO).unwrap();
+        // SAFETY: nothing uses it.
+        unsafe { x86.deallocate_frame(named(free)) };
+        let reserved = frames.reserved().start();
+        let beyond = Pfn(1 << 30);
+        let before = frames.reports().free_frames();
+        for pfn in [of_user, of_large, of_large.offset(1), free, reserved, beyond] {
+            // SAFETY: nothing uses it.
+            unsafe { x86.deallocate_frame(named(pfn)) };
+            assert_eq!(frames.reports().free_frames(), before, "{pfn:?} was freed");
+        }
+        frames.free(&pin, of_user, Order::ZERO).unwrap();
+        // SAFETY: nothing uses it.
+        unsafe { x86.deallocate_frame(large) };
     });
 }

@@ -4,6 +4,7 @@ use super::Frames;
 use crate::error::{AllocError, FreeError};
 use crate::fail_points::FailSite;
 use crate::kind::Kind;
+use crate::map::Frame;
 use crate::request::AllocRequest;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
@@ -53,12 +54,17 @@ impl<'f, P: Platform> KernelFrames<'f, P> {
     ///
     /// # Errors
     ///
-    /// [`FreeError`] where the block is not allocated with this order; nothing was changed.
+    /// [`FreeError`] where the block is not allocated here with this order; nothing was changed.
     ///
     /// # Safety
     ///
-    /// The block was allocated here, has not been freed since, and nothing uses it any more.
+    /// If the block is allocated here, it is the caller's, and nothing uses it any more.
     pub unsafe fn free(self, pfn: Pfn, order: Order) -> Result<(), FreeError> {
+        // What the memory management has given out keeps its kind until it is freed.
+        let kind = self.frames.frame(pfn).map_or(Kind::Hole, Frame::kind);
+        if kind.is_for_users() && kind != Kind::Kernel {
+            return Err(FreeError::NotKernel);
+        }
         self.frames.free(&self.frames.platform().pin(), pfn, order)
     }
 
