@@ -29,36 +29,71 @@ use quire_sync::RwSleepLock;
 use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use quire_vma_tree::tree::RangeTree;
 
-/// A core's place on the list of all spaces. Read and written under the list's lock.
-#[derive(Debug)]
+/// A core's place on the list of all spaces. Its cells are read and written under the list's lock only, which
+/// this cannot see, so no safe code reaches them:
+///
+/// ```compile_fail,E0133
+/// fn unlink(core: &quire_rmap::SpaceCore) {
+///     core.link.set_next(None);
+/// }
+/// ```
+///
+/// ```compile_fail,E0133
+/// fn next(core: &quire_rmap::SpaceCore) -> bool {
+///     core.link.get().1.is_some()
+/// }
+/// ```
 pub struct SpaceLink(Cell<Neighbour>, Cell<Neighbour>);
 
 type Neighbour = Option<NonNull<SpaceCore>>;
 
 impl SpaceLink {
     /// Puts it between two.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock of the list that the core is on or comes to be on, and both are on that list.
     #[inline]
-    pub fn set_between(&self, previous: Neighbour, next: Neighbour) {
+    pub unsafe fn set_between(&self, previous: Neighbour, next: Neighbour) {
         self.0.set(previous);
         self.1.set(next);
     }
 
     /// Changes the one before it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`set_between`](Self::set_between).
     #[inline]
-    pub fn set_previous(&self, previous: Neighbour) {
+    pub unsafe fn set_previous(&self, previous: Neighbour) {
         self.0.set(previous);
     }
 
     /// Changes the one after it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`set_between`](Self::set_between).
     #[inline]
-    pub fn set_next(&self, next: Neighbour) {
+    pub unsafe fn set_next(&self, next: Neighbour) {
         self.1.set(next);
     }
 
     /// The one before it and the one after.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the lock of the list that the core is on.
     #[inline]
-    pub fn get(&self) -> (Neighbour, Neighbour) {
+    pub unsafe fn get(&self) -> (Neighbour, Neighbour) {
         (self.0.get(), self.1.get())
+    }
+}
+
+impl fmt::Debug for SpaceLink {
+    /// Without the cells, which are the lock holder's.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpaceLink").finish_non_exhaustive()
     }
 }
 
@@ -107,10 +142,10 @@ pub struct SpaceCore {
     pub next_exit: AtomicPtr<SpaceCore>,
 }
 
-// SAFETY: everything is atomic or has its own lock, but for `link`, whose cells are touched only under the
-// lock of the list of spaces.
+// SAFETY: everything is atomic or has its own lock, but for `link`. Its cells are touched only under the lock
+// of the list of spaces, as the callers of its functions promise.
 unsafe impl Sync for SpaceCore {}
-// SAFETY: nothing in a core belongs to a thread, and `link` is touched only under the lock of the list.
+// SAFETY: nothing in a core belongs to a thread; `link` as for `Sync`.
 unsafe impl Send for SpaceCore {}
 
 impl SpaceCore {

@@ -5,7 +5,8 @@ use core::ptr::NonNull;
 use quire_arch::VirtAddr;
 use quire_rmap::SpaceCore;
 
-/// Every space, as a list through [`SpaceCore::link`], and the tags that are in use.
+/// Every space, as a list through [`SpaceCore::link`], and the tags that are in use. It lies in the lock of
+/// [`Spaces`](super::Spaces): who has a reference to it holds the list's lock.
 pub(super) struct SpaceList {
     first: Option<NonNull<SpaceCore>>,
     /// Where khugepaged's scan continues: the space, which is on the list, and the address in it.
@@ -31,11 +32,11 @@ impl SpaceList {
     ///
     /// It is on no list, and lives until it is [removed](Self::remove).
     pub(super) unsafe fn push(&mut self, core: NonNull<SpaceCore>) {
-        // SAFETY: the caller's promise.
-        unsafe { core.as_ref() }.link.set_between(None, self.first);
+        // SAFETY: the caller's promise; the lock is held, and `first` is on the list.
+        unsafe { core.as_ref().link.set_between(None, self.first) };
         if let Some(first) = self.first {
-            // SAFETY: what is on the list is live, and its links change under the list's lock.
-            unsafe { first.as_ref() }.link.set_previous(Some(core));
+            // SAFETY: what is on the list is live; the lock is held, and `core` comes onto the list.
+            unsafe { first.as_ref().link.set_previous(Some(core)) };
         }
         self.first = Some(core);
         self.count += 1;
@@ -47,15 +48,16 @@ impl SpaceList {
     ///
     /// It is on the list.
     pub(super) unsafe fn remove(&mut self, core: &SpaceCore) {
-        let (previous, next) = core.link.get();
+        // SAFETY: it is on the list, whose lock is held.
+        let (previous, next) = unsafe { core.link.get() };
         match previous {
-            // SAFETY: a neighbour on the list is live.
-            Some(previous) => unsafe { previous.as_ref() }.link.set_next(next),
+            // SAFETY: a neighbour on the list is live; the lock is held, and `next` is on the list.
+            Some(previous) => unsafe { previous.as_ref().link.set_next(next) },
             None => self.first = next,
         }
         if let Some(next) = next {
-            // SAFETY: a neighbour on the list is live.
-            unsafe { next.as_ref() }.link.set_previous(previous);
+            // SAFETY: a neighbour on the list is live; the lock is held, and `previous` is on the list.
+            unsafe { next.as_ref().link.set_previous(previous) };
         }
         if self.scan.is_some_and(|(at, _)| at == NonNull::from(core)) {
             self.scan = next.map(|next| (next, VirtAddr(0)));
@@ -67,8 +69,8 @@ impl SpaceList {
     /// exiting are skipped.
     pub(super) fn hold_next(&self, core: Option<&SpaceCore>) -> Option<NonNull<SpaceCore>> {
         self.hold_from(match core {
-            // It has a handle, so it is on the list.
-            Some(core) => core.link.get().1,
+            // SAFETY: it has a handle, so it is on the list, whose lock is held.
+            Some(core) => unsafe { core.link.get().1 },
             None => self.first,
         })
     }
@@ -88,7 +90,8 @@ impl SpaceList {
             if shared.try_hold() {
                 return Some(core);
             }
-            next = shared.link.get().1;
+            // SAFETY: it is on the list, whose lock is held.
+            next = unsafe { shared.link.get().1 };
         }
         None
     }
