@@ -16,6 +16,7 @@ use quire_mm::{
 };
 use std::hint::black_box;
 use std::process::ExitCode;
+use std::slice;
 use std::time::Instant;
 
 const RW: Protection = Protection::READ.union(Protection::WRITE);
@@ -91,25 +92,24 @@ fn zeroing(machine: &Machine) -> Samples {
     })
 }
 
-/// What a program does with a block of 2 MiB of zeros, by its first byte.
-type Use = fn(*mut u8);
+/// What a program does with a block of 2 MiB of zeros.
+type Use = fn(&mut [u8]);
 
 const BLOCK: usize = 2 << 20;
 
-fn leave(_: *mut u8) {}
+fn leave(_: &mut [u8]) {}
 
-fn read_all(block: *mut u8) {
-    for line in (0..BLOCK).step_by(64) {
-        // SAFETY: inside of the block, which is the benchmark's.
-        black_box(unsafe { block.add(line).read_volatile() });
+fn read_all(block: &mut [u8]) {
+    for byte in block.iter().step_by(64) {
+        black_box(*byte);
     }
 }
 
-fn write_all(block: *mut u8) {
-    for line in (0..BLOCK).step_by(64) {
-        // SAFETY: inside of the block, which is the benchmark's.
-        unsafe { block.add(line).write_volatile(1) };
+fn write_all(block: &mut [u8]) {
+    for byte in block.iter_mut().step_by(64) {
+        *byte = 1;
     }
+    black_box(block);
 }
 
 /// Nanoseconds for each page of large blocks that are zeroed and used, by ordinary stores and ahead of their
@@ -126,7 +126,7 @@ fn large_zeroing(machine: &Machine, then: Use) -> [Samples; 2] {
         for (ahead, times) in [false, true].into_iter().zip(&mut times) {
             let time = timed(|| {
                 for &pfn in &taken {
-                    // SAFETY: the block was just allocated.
+                    // SAFETY: the block is the benchmark's, and nothing else refers to it.
                     unsafe {
                         if ahead {
                             platform.zero_ahead(pfn, Order::PMD);
@@ -134,7 +134,8 @@ fn large_zeroing(machine: &Machine, then: Use) -> [Samples; 2] {
                             start(pfn).write_bytes(0, BLOCK);
                         }
                     }
-                    then(start(pfn));
+                    // SAFETY: as above; it was zeroed, and the direct map has it in one piece.
+                    then(unsafe { slice::from_raw_parts_mut(start(pfn), BLOCK) });
                 }
             });
             times.push(time / (taken.len() * 512) as f64);
