@@ -24,8 +24,8 @@ impl<P: Platform> Tables<'_, P> {
         let mut level = P::Paging::root_level();
         while let Some(below) = level.down() {
             let index = P::Paging::index(addr, level);
-            // Acquire: pairs with the release in `install`; the table's entries are zeroed before it is
-            // linked.
+            // Acquire: pairs with the release of what links a table. `install` links one of zeros; what puts
+            // one in the place of a leaf, by `split_huge`, by `detach_part` or on unmapping, a filled one.
             let raw = self.entries(table)[index].load(Ordering::Acquire);
             match P::Paging::decode(raw, level) {
                 Entry::Table(pfn) => table = pfn,
@@ -47,7 +47,8 @@ impl<P: Platform> Tables<'_, P> {
         let mut table = self.space.root();
         let mut level = P::Paging::root_level();
         while level > lowest {
-            // Acquire: pairs with the release in `install`; the table was zeroed before it was linked.
+            // Acquire: pairs with the release in `install`; the table was zeroed before it was linked, and
+            // what takes the place of a leaf is a bottom table.
             let raw = self.entries(table)[P::Paging::index(addr, level)].load(Ordering::Acquire);
             let Entry::Table(pfn) = P::Paging::decode(raw, level) else { return None };
             table = pfn;
