@@ -108,11 +108,14 @@ impl<P: Platform> CacheList<P> {
 
     /// Every cache, the newest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = &dyn FrameCache<P>> {
+        // Acquire: pairs with the exchange in `add`, of every cache that is found: exchanges alone change
+        // `first`, so the newest one continues the release sequences of those before.
         let mut next = self.first.load(Ordering::Acquire);
         core::iter::from_fn(move || {
             // SAFETY: nodes stay as long as the list (`add`).
             let node = unsafe { next.as_ref() }?;
-            next = node.next.load(Ordering::Acquire);
+            // Relaxed: written before the node could be found, and never again.
+            next = node.next.load(Ordering::Relaxed);
             // SAFETY: the cache was complete when its node was added, and stays as long as the list (`add`).
             Some(unsafe { node.cache.as_ref() })
         })
