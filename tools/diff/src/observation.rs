@@ -154,3 +154,15 @@ impl Observation {
         self.figures = None;
     }
 }
+
+/// The first place for `len` bytes in `range` between these regions, which are sorted.
+pub fn first_fit(regions: &[Region], range: core::ops::Range<u64>, len: u64) -> Option<u64> {
+    let mut at = range.start;
+    for region in regions.iter().filter(|region| region.end > range.start && region.start < range.end) {
+        if region.start.saturating_sub(at) >= len {
+            break;
+        }
+        at = region.end;
+    }
+    (at.checked_add(len)? <= range.end).then_some(at)
+}

@@ -5,7 +5,7 @@ use crate::confirmation::{Belief, Confirmation};
 use crate::coverage::Coverage;
 use crate::known::{KnownDifference, Past};
 use crate::linux::{Effort, Host, Interference, Oracle, OracleError, Start, merges};
-use crate::observation::{Observation, Wanted};
+use crate::observation::{Observation, Wanted, first_fit};
 use crate::program::names::{MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE};
 use crate::program::{Call, MOST_PROCESSES, Op, Outcome, Program, Word};
 use crate::quire::Processes;
@@ -323,11 +323,12 @@ impl<'m> Course<'m> {
 
     /// On Linux `MAP_32BIT` searches from a random place in the first 32 MiB of a GiB, on Quire from its
     /// start. Where each found a place in that GiB, Quire's mapping is made again at Linux's, which has to be
-    /// free. `None` where Quire alone found one, in the first 32 MiB.
+    /// free. `None` where Quire alone found one, in the first 32 MiB. Where it then refused the mapping for
+    /// another reason, which Linux looks at later, the outcome is Linux's.
     fn placed_low(&mut self, made: &Made<'_>, here: Outcome) -> Option<Outcome> {
         const ENOMEM: i64 = -12;
-        const LOW: core::ops::Range<i64> = 1 << 30..1 << 31;
-        const RANDOM: i64 = 32 << 20;
+        const LOW: core::ops::Range<u64> = 1 << 30..1 << 31;
+        const RANDOM: u64 = 32 << 20;
         let Made { op: Op { call, process, .. }, args, outcome } = *made;
         let [hint, len, _, flags, ..] = args;
         let low = flags & (MAP_32BIT | MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_32BIT;
@@ -335,11 +336,19 @@ impl<'m> Course<'m> {
         else {
             return Some(here);
         };
+        if there == ENOMEM && place < 0 && place != ENOMEM {
+            let regions = &self.before[*process as usize].regions;
+            let known = first_fit(regions, LOW, len).is_some_and(|found| found < LOW.start + RANDOM);
+            if known {
+                self.past.count(KnownDifference::Below2G);
+            }
+            return Some(if known { outcome } else { here });
+        }
         // A hint is followed by both sides or by none.
-        if !LOW.contains(&place) || place.cast_unsigned() == hint & !(PAGE_SIZE - 1) {
+        if !LOW.contains(&place.cast_unsigned()) || place.cast_unsigned() == hint & !(PAGE_SIZE - 1) {
             return Some(here);
         }
-        if LOW.contains(&there) {
+        if LOW.contains(&there.cast_unsigned()) {
             self.past.count(KnownDifference::Below2G);
             if there == place {
                 return Some(here);
@@ -349,7 +358,7 @@ impl<'m> Course<'m> {
             args[0] = there.cast_unsigned();
             return Some(self.processes.make(*process, *call, args));
         }
-        let known = there == ENOMEM && place < LOW.start + RANDOM;
+        let known = there == ENOMEM && place.cast_unsigned() < LOW.start + RANDOM;
         if known {
             self.past.count(KnownDifference::Below2G);
         }
