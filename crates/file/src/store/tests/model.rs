@@ -59,6 +59,9 @@ impl Both {
     }
 
     fn overlapping(&self, range: IndexRange) -> Vec<Known> {
+        if range.start() == range.end() {
+            return Vec::new();
+        }
         let before = self.at(range.start()).filter(|known| known.0.start.get() < range.start());
         let inside = self.pages.range(range.start()..range.end()).map(|(_, known)| *known);
         before.into_iter().chain(inside).collect()
