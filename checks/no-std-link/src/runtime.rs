@@ -125,8 +125,8 @@ struct Stack(UnsafeCell<[u8; 256 << 10]>);
 unsafe impl Sync for Stack {}
 
 static STACK: Stack = Stack(UnsafeCell::new([0; 256 << 10]));
-/// Whether a thread runs on the stack. The kernel clears it once the thread will not return to user mode; what
-/// a thread stores itself, it stores while it is still on its stack.
+/// Whether a thread runs on the stack. The kernel clears it once the thread will not return to user mode;
+/// what a thread stores itself, it stores while it is still on its stack.
 static STACK_USED: AtomicU32 = AtomicU32::new(0);
 
 /// Starts a thread that runs `run`. Waits until the one before has ended: there is one stack.

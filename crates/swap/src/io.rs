@@ -235,9 +235,9 @@ impl<P: Platform> SwapIo<'_, P> {
     ///
     /// # Safety
     ///
-    /// The frame is an allocated block of one page that belongs to the caller, and until this returns no other
-    /// thread reads or writes its contents. On an error the frame may be the device's for ever: then it has
-    /// one reference more.
+    /// The frame is an allocated block of one page that belongs to the caller, and until this returns no
+    /// other thread reads or writes its contents. On an error the frame may be the device's for ever: then it
+    /// has one reference more.
     pub unsafe fn read_past_cache(self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
         let zero = with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).is_zero());
         if zero.ok_or(DeviceError::OutOfRange)? {

@@ -30,9 +30,9 @@ use x86_64::structures::paging::{FrameAllocator, FrameDeallocator, PageSize, Phy
 
 /// The frames of a machine as the crate [`x86_64`] takes them. Copies are the same machine.
 ///
-/// Only what was allocated through a [`KernelFrames`] of the machine, with the same size, is freed. A frame of
-/// another origin is left as it is: the crate's `clean_up` gives back every empty table that it finds, a boot
-/// loader's too.
+/// Only what was allocated through a [`KernelFrames`] of the machine, with the same size, is freed. A frame
+/// of another origin is left as it is: the crate's `clean_up` gives back every empty table that it finds, a
+/// boot loader's too.
 #[derive(Debug)]
 pub struct X86Frames<'f, P: Platform>(KernelFrames<'f, P>);
 

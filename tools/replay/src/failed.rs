@@ -1,7 +1,7 @@
 //! Calls that bring memory in, and that failed in the recording.
 //!
-//! What Linux refused at once brought nothing in, so a plan has no memory for it. If such a call succeeds here,
-//! that is a difference; it must not fill the machine.
+//! What Linux refused at once brought nothing in, so a plan has no memory for it. If such a call succeeds
+//! here, that is a difference; it must not fill the machine.
 
 use crate::overlap::pages_of;
 use quire_arch::{VirtAddr, VirtRange};
@@ -30,16 +30,17 @@ pub(super) fn has_failed(call: &Call) -> bool {
     call.errno().is_some() || brk_refused
 }
 
-/// What may have ended `call` when it had begun to bring pages in. `None` for calls that do not, and for other
-/// errors.
+/// What may have ended `call` when it had begun to bring pages in. `None` for calls that do not, and for
+/// other errors.
 pub(super) fn refusal(call: &Call) -> Option<Refusal> {
-    let refusal = populates(call)?;
+    let refusal = possible_refusal(call)?;
     let errno = if refusal == Refusal::Inaccessible { libc::ENOMEM } else { libc::EINVAL };
     (call.errno()? == errno).then_some(refusal)
 }
 
-/// Where the pages that `call` is to bring in do not. (`mlockall` does not tell.)
-fn populates(call: &Call) -> Option<Refusal> {
+/// What may refuse the pages that `call` is to bring in. `None` for calls that bring in none, and for
+/// `mlockall`, which does not tell.
+fn possible_refusal(call: &Call) -> Option<Refusal> {
     let [_, _, third, ..] = call.args;
     match CallNumber::from_raw(call.number) {
         CallNumber::Mlock => Some(Refusal::Inaccessible),
@@ -53,8 +54,8 @@ fn populates(call: &Call) -> Option<Refusal> {
     }
 }
 
-/// The same call with the same errors, which brings in as little as can be.
-pub(super) fn without_population(number: CallNumber, mut args: [u64; 6]) -> (CallNumber, [u64; 6]) {
+/// The same call with the same errors, which locks on fault and populates nothing.
+pub(super) fn on_fault(number: CallNumber, mut args: [u64; 6]) -> (CallNumber, [u64; 6]) {
     match number {
         CallNumber::Mmap => args[3] &= !MAP_POPULATE,
         CallNumber::Mlock => {
@@ -72,21 +73,22 @@ pub(super) fn without_population(number: CallNumber, mut args: [u64; 6]) -> (Cal
 pub(super) fn make(space: &Space<'_, HostPlatform>, call: &Call, files: &impl Files) -> CallOutcome {
     let number = CallNumber::from_raw(call.number);
     let made = |(number, args)| abi::call(space, number, args, files, &FaultIn(space));
-    let (whole, mut less) = ((number, call.args), without_population(number, call.args));
+    let (whole, mut unpopulated) = ((number, call.args), on_fault(number, call.args));
     if matches!(number, CallNumber::Mmap | CallNumber::Mremap | CallNumber::Brk) {
         // Memory may be locked without a word of it in the call. These are undone if they succeed.
         let (number, args) = whole;
         return abi::call(&space::without_population(space), number, args, files, &FaultIn(space));
     }
-    if number == CallNumber::Madvise && populates(call).is_some() && call.errno() == Some(libc::EINVAL) {
+    if number == CallNumber::Madvise && possible_refusal(call).is_some() && call.errno() == Some(libc::EINVAL)
+    {
         // Linux did not know the advice, as before 5.14, or met a mapping. Of no length it has the errors of
         // its words.
-        less.1[1] = 0;
+        unpopulated.1[1] = 0;
     }
-    if less == whole {
+    if unpopulated == whole {
         return made(whole);
     }
-    let outcome = made(less);
+    let outcome = made(unpopulated);
     if matches!(outcome, CallOutcome::Done(_)) && !meets_refusal(space, call) {
         return outcome;
     }
@@ -119,7 +121,7 @@ fn meets_refusal(space: &Space<'_, HostPlatform>, call: &Call) -> bool {
 /// Whether `call` failed where Linux had no page to map: it locks or populates a mapping past the end of its
 /// file. A replay does not follow how long files are.
 pub(super) fn may_pass_end_of_file(space: &Space<'_, HostPlatform>, call: &Call) -> bool {
-    let errno = match populates(call) {
+    let errno = match possible_refusal(call) {
         None => return false,
         Some(Refusal::Inaccessible) => libc::ENOMEM,
         Some(Refusal::Unreadable | Refusal::Unwritable) => libc::EFAULT,

@@ -5,7 +5,7 @@
 //! break is, and what the limits leave when that which lies elsewhere is counted.
 
 use super::asked::Asked;
-use super::failed::without_population;
+use super::failed::on_fault;
 use super::overlap::meet;
 use super::touch;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
@@ -270,7 +270,7 @@ impl<'m> Trial<'m> {
 
     /// The result of a call, which brings in as little as can be.
     fn result(&self, call: &Call, by: &Actor) -> Option<i64> {
-        let (number, args) = without_population(CallNumber::from_raw(call.number), call.args);
+        let (number, args) = on_fault(CallNumber::from_raw(call.number), call.args);
         self.raw(number, args, by)
     }
 

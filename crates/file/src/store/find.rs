@@ -24,8 +24,8 @@ impl Found<'_> {
         self.stored
     }
 
-    /// Whether the entry is still there, or was when the reference was taken that the caller took to it before
-    /// it asks. If not, the caller drops that reference and looks again.
+    /// Whether the entry is still there, or was when the reference was taken that the caller took to it
+    /// before it asks. If not, the caller drops that reference and looks again.
     #[inline]
     pub fn is_current(&self) -> bool {
         // The reference was taken by an exchange with acquire. If the folio had left by then, that exchange

@@ -62,8 +62,8 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         let then = Cell::new(CacheFate::PastCache);
         let held =
             SwappedIn { memory: self.memory, head, order: Order::ZERO, slot, guard: Some(guard), then };
-        // SAFETY: a folio of one page that was allocated here and that this keeps. It is in no cache and no page
-        // table, and its lock is held, so no other thread looks into it.
+        // SAFETY: a folio of one page that was allocated here and that this keeps. It is in no cache and no
+        // page table, and its lock is held, so no other thread looks into it.
         match unsafe { swap.io().read_past_cache(slot, head) } {
             Ok(()) => {
                 // No slot has these contents once its last entry is gone: as for what leaves the cache.

@@ -52,7 +52,8 @@ impl SpaceLink {
     ///
     /// # Safety
     ///
-    /// The caller holds the lock of the list that the core is on or comes to be on, and both are on that list.
+    /// The caller holds the lock of the list that the core is on or comes to be on, and both are on that
+    /// list.
     #[inline]
     pub unsafe fn set_between(&self, previous: Neighbour, next: Neighbour) {
         self.0.set(previous);

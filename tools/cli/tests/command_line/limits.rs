@@ -3,8 +3,8 @@
 use crate::{Folder, python, quire};
 use serde_json::Value;
 
-/// 16 MiB that are written four times, each time when most of what is sampled has been paged out, and the limit
-/// that the program reads.
+/// 16 MiB that are written four times, each time when most of what is sampled has been paged out, and the
+/// limit that the program reads.
 const PROGRAM: &str = "
 import glob
 import re
