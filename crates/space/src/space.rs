@@ -226,8 +226,8 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 }
 
-/// A handle to the same space with which `mmap`, `mremap`, `brk`, `mlock` and `mlockall` map and lock, and
-/// bring nothing in: for calls that are to be undone.
+/// A handle to the same space with which `mmap`, `mremap`, `brk`, `mprotect`, `mlock` and `mlockall` change
+/// mappings and bring nothing in: for calls that are to be undone.
 #[must_use]
 pub fn without_population<'m, P: Platform>(space: &Space<'m, P>) -> Space<'m, P> {
     let mut handle = space.clone();

@@ -72,28 +72,36 @@ pub(super) fn on_fault(number: CallNumber, mut args: [u64; 6]) -> (CallNumber, [
 /// Makes `call`, which failed in the recording. What it brings in is what it did on Linux before it failed.
 pub(super) fn make(space: &Space<'_, HostPlatform>, call: &Call, files: &impl Files) -> CallOutcome {
     let number = CallNumber::from_raw(call.number);
-    let made = |(number, args)| abi::call(space, number, args, files, &FaultIn(space));
+    let made = |space: &Space<'_, HostPlatform>, (number, args)| {
+        abi::call(space, number, args, files, &FaultIn(space))
+    };
+    let without_population = space::without_population(space);
     let (whole, mut unpopulated) = ((number, call.args), on_fault(number, call.args));
-    if matches!(number, CallNumber::Mmap | CallNumber::Mremap | CallNumber::Brk) {
+    let refused_words = call.errno() == Some(libc::EINVAL);
+    match number {
         // Memory may be locked without a word of it in the call. These are undone if they succeed.
-        let (number, args) = whole;
-        return abi::call(&space::without_population(space), number, args, files, &FaultIn(space));
+        CallNumber::Mmap | CallNumber::Mremap | CallNumber::Brk => return made(&without_population, whole),
+        // With another error it has changed, and brought in, what was before a hole.
+        CallNumber::Mprotect | CallNumber::PkeyMprotect if refused_words => {
+            return made(&without_population, whole);
+        }
+        _ => {}
     }
-    if number == CallNumber::Madvise && possible_refusal(call).is_some() && call.errno() == Some(libc::EINVAL)
-    {
+    if number == CallNumber::Madvise && possible_refusal(call).is_some() && refused_words {
         // Linux did not know the advice, as before 5.14, or met a mapping. Of no length it has the errors of
         // its words.
         unpopulated.1[1] = 0;
     }
     if unpopulated == whole {
-        return made(whole);
+        return made(space, whole);
     }
-    let outcome = made(unpopulated);
+    // A mapping of a driver is not marked to be locked on fault, and would come in.
+    let outcome = made(&without_population, unpopulated);
     if matches!(outcome, CallOutcome::Done(_)) && !meets_refusal(space, call) {
         return outcome;
     }
     // It fails in the same way, and changes what Linux has changed then; or at the same page.
-    made(whole)
+    made(space, whole)
 }
 
 /// Whether `call` meets a mapping whose pages do not come in.

@@ -14,6 +14,7 @@ use quire_mm::MemoryConfig;
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
 use quire_mm::space::{
     ExecGain, Layout, Limits, LockAll, Mapping, Overcommit, Rights, Space, SpaceFigures, VmFlags,
+    without_population,
 };
 use quire_mm::thp::HugeDisable;
 use quire_trace::event::{Call, Fault};
@@ -276,7 +277,7 @@ impl<'m> Trial<'m> {
 
     fn raw(&self, number: CallNumber, args: [u64; 6], by: &Actor) -> Option<i64> {
         self.space.set_limits(self.limits(&by.limits));
-        let space = self.space.acting_with(by.rights);
+        let space = without_population(&self.space.acting_with(by.rights));
         abi::call(&space, number, args, &NoFiles, &FaultIn(&space)).raw()
     }
 

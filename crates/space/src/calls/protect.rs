@@ -41,7 +41,8 @@ fn protect_once<P: Platform>(
         let result = loop {
             match protect_turn(caller, &mut section, range, &mut at, protection) {
                 Ok(None) => break Ok(()),
-                Ok(Some(part)) => populate_locked(&section, part),
+                Ok(Some(part)) if caller.populates => populate_locked(&section, part),
+                Ok(Some(_)) => {}
                 Err(error) => break Err(error),
             }
         };
@@ -87,7 +88,7 @@ pub(crate) fn protect_range<'s, P: Platform>(
 }
 
 /// Mlocked memory that has become writable gets its own pages now. As in Linux, a failure is ignored.
-pub(crate) fn populate_locked<P: Platform>(writer: &MmapWriter<'_, P>, part: VirtRange) {
+fn populate_locked<P: Platform>(writer: &MmapWriter<'_, P>, part: VirtRange) {
     if let Some(vma) = writer.find(part.start()) {
         let _ = writer.faults().populate_part(vma, part, None);
     }

@@ -6,7 +6,7 @@ use crate::{Replay, ReplayOptions, SwapKind, SwapSpec};
 use quire_mm::thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting};
 use quire_trace::event::{
     Access, Call, CallDetail, CloneFacts, Event, EventKind, ExecImage, ExitStatus, Fault, FileFacts,
-    FileKind, LinuxFigures, Mapping, Mode, Outcome, Privileges, TaskId,
+    FileKind, LinuxFigures, Mapping, Mode, Outcome, Privileges, TaskId, VmFlags,
 };
 use quire_trace::format::{TraceHeader, TraceWriter};
 use std::fs::File;
@@ -285,6 +285,21 @@ fn a_call_that_failed_brings_nothing_in() {
     ] {
         assert_eq!(outcome([mapped(), failed.clone()]), (0, 1, true), "{failed:?}");
     }
+    // A driver's mapping that is locked. It is not marked to be locked on fault.
+    let flags = |letters: &[[u8; 2]]| {
+        let known = (0..).zip(VmFlags::LETTERS).filter(|(_, known)| letters.contains(known));
+        VmFlags(known.fold(0, |bits, (bit, _)| bits | 1 << bit))
+    };
+    let driver = flags(&[*b"rd", *b"mr", *b"de", *b"lo"]);
+    let of_driver = Mapping { end: BASE + LEN, write: false, inode: 7, flags: driver, ..page(0) };
+    let failed = call(libc::SYS_mlock, [BASE, LEN, 0], errno(47));
+    assert_eq!(outcome([image(vec![of_driver]), failed]), (0, 1, true));
+    // What is locked without being written to is so when it becomes writable.
+    let read_only = flags(&[*b"rd", *b"mr", *b"mw", *b"lo"]);
+    let locked = Mapping { end: BASE + LEN, write: false, flags: read_only, ..page(0) };
+    let failed = call(libc::SYS_mprotect, [BASE, LEN, 3], errno(libc::EINVAL));
+    let locks = call(libc::SYS_mlockall, [libc::MCL_FUTURE as u64, 0, 0], 0);
+    assert_eq!(outcome([image(vec![locked]), locks, failed]), (0, 1, true));
     let events = [
         image(vec![page(0)]),
         call(libc::SYS_mlock, [BASE, PAGE, 0], 0),
