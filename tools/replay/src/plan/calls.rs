@@ -236,7 +236,7 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
             let at_touch = i64::from(call.number) == libc::SYS_mlock2 && third & MLOCK_ONFAULT != 0;
             let locked = |kind| Kind { locked: !at_touch, ..kind };
             image.layout.change(budget, range.clone(), locked).is_some()
-                && (at_touch || image.populate(budget, range, false))
+                && bring_in_locked(image, budget, range, at_touch)
         }
         libc::SYS_munlock => {
             image.layout.change(budget, range, |kind| Kind { locked: false, ..kind }).is_some()
@@ -250,7 +250,7 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
             }
             let locked = |kind| Kind { locked: !at_touch, ..kind };
             image.layout.change(budget, 0..u64::MAX, locked).is_some()
-                && (at_touch || image.populate(budget, 0..u64::MAX, false))
+                && bring_in_locked(image, budget, 0..u64::MAX, at_touch)
         }
         libc::SYS_munlockall => {
             image.locks_new = false;
@@ -285,6 +285,17 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         }
         _ => true,
     }
+}
+
+/// Brings in what a lock does that takes effect now, or at a touch. `false` if that is too much.
+fn bring_in_locked(image: &mut Image, budget: &mut Budget, range: Range<u64>, at_touch: bool) -> bool {
+    if !at_touch {
+        return image.populate(budget, range, false);
+    }
+    // That its mappings are looked at was charged with the change of them.
+    let all = image.layout.within(range).filter(|(_, kind)| kind.of_driver);
+    let all: Vec<_> = all.map(|(part, _)| part).collect();
+    all.into_iter().all(|part| image.populate(budget, part, false))
 }
 
 /// Maps `range`; the first `populated` bytes come in at once.
@@ -323,6 +334,7 @@ fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         shared,
         refuses: false,
         locked: has(libc::MAP_LOCKED) || image.locks_new,
+        of_driver: false,
         grows_down: has(libc::MAP_GROWSDOWN),
         wiped_at_fork: false,
         left_at_fork: false,

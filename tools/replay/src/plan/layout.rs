@@ -28,6 +28,8 @@ pub(super) struct Kind {
     pub(super) refuses: bool,
     /// What is mapped comes in at once.
     pub(super) locked: bool,
+    /// Locks do not mark it, so that also one on fault brings it in: a driver's.
+    pub(super) of_driver: bool,
     pub(super) grows_down: bool,
     /// A child gets it without its pages.
     pub(super) wiped_at_fork: bool,
@@ -166,6 +168,7 @@ mod tests {
         shared: false,
         refuses: false,
         locked: false,
+        of_driver: false,
         grows_down: false,
         wiped_at_fork: false,
         left_at_fork: false,

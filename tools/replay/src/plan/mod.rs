@@ -504,6 +504,7 @@ fn kind_of(mapping: &Mapping) -> Kind {
         shared,
         refuses: flagged(*b"io") || flagged(*b"pf"),
         locked: flagged(*b"lo"),
+        of_driver: flagged(*b"de") || flagged(*b"mm"),
         grows_down: flagged(*b"gd") || mapping.flags == VmFlags::default() && &*mapping.name == b"[stack]",
         wiped_at_fork: flagged(*b"wf"),
         left_at_fork: flagged(*b"dc"),

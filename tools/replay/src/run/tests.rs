@@ -265,6 +265,12 @@ fn outcome(events: impl IntoIterator<Item = EventKind>) -> (u64, u64, bool) {
     (all(|process| process.populated), differs, report.does_not_fit.is_none())
 }
 
+/// The flags of a mapping by their letters.
+fn flags(letters: &[[u8; 2]]) -> VmFlags {
+    let known = (0..).zip(VmFlags::LETTERS).filter(|(_, known)| letters.contains(known));
+    VmFlags(known.fold(0, |bits, (bit, _)| bits | 1 << bit))
+}
+
 fn errno(errno: i32) -> u64 {
     -i64::from(errno) as u64
 }
@@ -286,10 +292,6 @@ fn a_call_that_failed_brings_nothing_in() {
         assert_eq!(outcome([mapped(), failed.clone()]), (0, 1, true), "{failed:?}");
     }
     // A driver's mapping that is locked. It is not marked to be locked on fault.
-    let flags = |letters: &[[u8; 2]]| {
-        let known = (0..).zip(VmFlags::LETTERS).filter(|(_, known)| letters.contains(known));
-        VmFlags(known.fold(0, |bits, (bit, _)| bits | 1 << bit))
-    };
     let driver = flags(&[*b"rd", *b"mr", *b"de", *b"lo"]);
     let of_driver = Mapping { end: BASE + LEN, write: false, inode: 7, flags: driver, ..page(0) };
     let failed = call(libc::SYS_mlock, [BASE, LEN, 0], errno(47));
@@ -410,4 +412,19 @@ fn advice_that_was_refused_is_planned_for() {
     let touches = (0..LEN / HUGE).map(|block| write(BASE + block * HUGE));
     let events = [mapped, advice].into_iter().chain(touches);
     assert!(outcome(events).2);
+}
+
+/// A lock on fault does not mark a driver's mapping, and brings it in. There is memory for that.
+#[test]
+fn a_lock_on_fault_brings_in_a_drivers_mapping() {
+    const PAGES: u64 = 20_000;
+    let flags = flags(&[*b"rd", *b"mr", *b"de"]);
+    let of_driver = Mapping { end: BASE + PAGES * PAGE, write: false, inode: 7, flags, ..page(0) };
+    let on_fault = u64::from(libc::MLOCK_ONFAULT);
+    for lock in [
+        call(libc::SYS_mlock2, [BASE, PAGES * PAGE, on_fault], 0),
+        call(libc::SYS_mlockall, [(libc::MCL_CURRENT | libc::MCL_ONFAULT) as u64, 0, 0], 0),
+    ] {
+        assert_eq!(outcome([image(vec![of_driver.clone()]), lock.clone()]), (PAGES, 0, true), "{lock:?}");
+    }
 }
