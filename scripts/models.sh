@@ -69,7 +69,7 @@ loom() {
         # shellcheck disable=SC2086  # several settings, or none
         run env $bound RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$target/loom" \
             timeout --verbose "$limit" "$cargo" test --quiet --locked --release --lib \
-            -p quire-sync -p quire-frame -p quire-slab -p quire-memcg -p quire-vma-tree -p quire-file -p quire-pagetable -p quire-rmap -p quire-space -p quire-host "${name:-loom_}"
+            -p quire-sync -p quire-frame -p quire-slab -p quire-memcg -p quire-vma-tree -p quire-file -p quire-pagetable -p quire-vma -p quire-space -p quire-host "${name:-loom_}"
     done
 }
 

@@ -15,8 +15,8 @@
 use arrayvec::ArrayVec;
 use quire_arch::{Entry, Level, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_pagetable::{Found, Tables};
-use quire_rmap::{READAHEAD_MOST, Vma};
 use quire_swap::SlotId;
+use quire_vma::{READAHEAD_MOST, Vma};
 
 /// Slots to read ahead.
 pub type ReadaheadSlots = ArrayVec<SlotId, { READAHEAD_MOST as usize }>;

@@ -3,8 +3,8 @@
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
 use quire_pagetable::{Tables, WalkEntry, WalkStep, Walker};
-use quire_rmap::{Mapped, Rmap};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_vma::{Mapped, Rmap};
 
 /// The result of the check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -20,9 +20,9 @@ use quire_pagetable::{
     FlushCause, Found, HugeLeaves, HugeSlot, LockedTable, Residency, Tables, WalkEntry, WalkStep, Walker,
     pages_from,
 };
-use quire_rmap::{Mapped, Rmap, SpaceCore};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_vma::{Mapped, Rmap, SpaceCore};
 
 /// Accessed and dirty bits of an entry that was cleared and is restored.
 const USED: LeafFlags = LeafFlags::ACCESSED.union(LeafFlags::DIRTY);

@@ -14,9 +14,9 @@ use quire_arch::{
 };
 use quire_frame::{FrameFlags, Kind};
 use quire_pagetable::{Residency, SpaceId, Tables};
-use quire_rmap::Mappings;
-use quire_rmap::{AnonVmaAudit, AnonVmaViolation, SpaceCore, SpaceFigures, VmFlags, Vma};
 use quire_swap::SlotId;
+use quire_vma::Mappings;
+use quire_vma::{AnonVmaAudit, AnonVmaViolation, SpaceCore, SpaceFigures, VmFlags, Vma};
 use quire_vma_tree::tree::TreeViolation;
 
 /// A broken invariant.

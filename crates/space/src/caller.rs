@@ -7,7 +7,7 @@ use crate::spaces::{CALL_ATTEMPTS, SeenReclaims, Spaces};
 use quire_arch::Platform;
 use quire_frame::AllocError;
 use quire_pagetable::Tables;
-use quire_rmap::{Rights, SpaceCore};
+use quire_vma::{Rights, SpaceCore};
 
 /// The space that a call is made on, which a handle keeps, and what its caller may do there.
 pub(crate) struct Caller<'s, P: Platform> {

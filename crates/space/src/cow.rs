@@ -18,9 +18,9 @@ use quire_memcg::OverLimit;
 use quire_pagetable::page_of;
 use quire_pagetable::{FlushCause, Gather, LockedTable, Tables, Unmapper};
 use quire_paging::Refusal;
-use quire_rmap::{VmFlags, VmaSnapshot};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
+use quire_vma::{VmFlags, VmaSnapshot};
 
 /// Charges a new folio to the memcg of the program. If that is at its limit the folio is freed.
 #[inline]

@@ -7,7 +7,7 @@ use quire_arch::{Access, Pin, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
 use quire_pagetable::{Tables, Walker, page_of};
 use quire_paging::{FaultError, Refusal, SwappedIn, VmFault};
-use quire_rmap::{SpaceCore, VmFlags, Vma};
+use quire_vma::{SpaceCore, VmFlags, Vma};
 
 /// Why populating stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

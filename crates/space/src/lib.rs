@@ -57,13 +57,13 @@ pub use mapping::Mapping;
 pub use quire_frame::SplitError;
 pub use quire_pagetable::{FlushCause, GatherTechnique, RemapTechnique, SpaceId, TablesTechnique};
 pub use quire_paging::{FaultError, LockFound, Need, Referenced, Unmapped, referenced};
-pub use quire_rmap::{
-    AnonVmaViolation, ExecGain, HugeDisable, HugePages, Layout, Limits, Protection, Rights, SMAPS_MNEMONICS,
-    STACK_GUARD_GAP, SpaceFigures, VmFlags,
-};
 pub use quire_thp::{
     HugeConfig, HugeControls, HugeDefrag, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
     KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
+};
+pub use quire_vma::{
+    AnonVmaViolation, ExecGain, HugeDisable, HugePages, Layout, Limits, Protection, Rights, SMAPS_MNEMONICS,
+    STACK_GUARD_GAP, SpaceFigures, VmFlags,
 };
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{

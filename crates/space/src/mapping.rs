@@ -1,7 +1,7 @@
 //! One mapping, as it is shown and installed.
 
 use quire_arch::VirtRange;
-use quire_rmap::{VmFlags, VmaSnapshot};
+use quire_vma::{VmFlags, VmaSnapshot};
 
 /// One mapping, as `/proc/PID/maps` shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -13,9 +13,9 @@ use quire_pagetable::{
     Entries, FlushCause, Found, HugeLeaves, HugeSlot, LockedTable, Tables, page_of, pages_from,
 };
 use quire_paging::{FaultError, Refusal, VmFault};
-use quire_rmap::VmFlags;
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::{OrderSet, Thp};
+use quire_vma::VmFlags;
 
 /// A folio that was allocated before the lock was taken. It is freed if it turns out not to be needed.
 struct Spare<'r, 's, 'p, P: Platform> {

@@ -26,9 +26,9 @@ use core::ptr::NonNull;
 use quire_arch::Pin;
 use quire_arch::{Asid, CpuId, Pfn, Platform};
 use quire_pagetable::SpaceId;
-use quire_rmap::SpaceCore;
-use quire_rmap::{Layout, Limits, Rights, SpaceFigures};
 use quire_sync::atomic::{Ordering, fence};
+use quire_vma::SpaceCore;
+use quire_vma::{Layout, Limits, Rights, SpaceFigures};
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
 /// dropped; a caller that lets a CPU run the space keeps one ([`activate`](Self::activate)).

@@ -36,12 +36,12 @@ use quire_pagetable::{
     CurrentSpaces, GatherTechnique, MemoryCore, RemapTechnique, SpaceId, SpaceTables, TablesTechnique,
     Techniques,
 };
-use quire_rmap::{Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
 use quire_slab::{CacheReport, SlabCache};
 use quire_swap::Swap;
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_thp::{HugeConfig, HugeControls, Thp, ThpState};
+use quire_vma::{Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
 use quire_vma_tree::tree::{Node, NodeStore, OutOfNodes};
 use reclaims::Reclaims;
 

@@ -11,8 +11,8 @@ use crate::spaces::Spaces;
 use quire_arch::{Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_frame::AllocError;
 use quire_pagetable::Walker;
-use quire_rmap::Vma;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
+use quire_vma::Vma;
 
 /// Pages that are swapped in before the mmap lock is released for a moment.
 const AT_ONCE: u64 = 32;

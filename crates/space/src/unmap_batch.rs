@@ -9,8 +9,8 @@ use core::ptr::{self, NonNull};
 use quire_arch::{Level, PagingFormat, Pfn, Platform, VirtRange};
 use quire_pagetable::FlushCause;
 use quire_paging::{PteReplacement, UnmapSink, Unmapped, unmap_folio};
-use quire_rmap::SpaceCore;
 use quire_swap::SlotId;
+use quire_vma::SpaceCore;
 
 /// Spaces whose flush is deferred together.
 const SPACES: usize = 8;

@@ -19,7 +19,7 @@ pub(crate) const CRATES: [&str; 13] = [
     "swap",
     "vma-tree",
     "pagetable",
-    "rmap",
+    "vma",
     "thp",
     "paging",
     "space",

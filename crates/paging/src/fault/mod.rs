@@ -9,8 +9,8 @@ use crate::swapped_in::SwappedIn;
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Order, Platform, VirtAddr};
 use quire_frame::{AllocRequest, Kind};
-use quire_rmap::{SpaceCore, SwapInWindow, VmFlags, VmaSnapshot};
 use quire_thp::{HugeControls, HugeUse, OrderSet};
+use quire_vma::{SpaceCore, SwapInWindow, VmFlags, VmaSnapshot};
 
 /// One fault: where, for what, and in which mapping.
 pub struct VmFault<'f, P: Platform> {

@@ -6,7 +6,7 @@ use crate::spaces::Spaces;
 use quire_arch::Platform;
 use quire_frame::Kind;
 use quire_memcg::{Belonging, MemcgId, MemcgViolation};
-use quire_rmap::SpaceCore;
+use quire_vma::SpaceCore;
 
 /// Looks for wrong memcg counts, and for anything whose memcg is gone. A memcg that was removed exists as
 /// long as something belongs to it.

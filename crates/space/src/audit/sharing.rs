@@ -13,8 +13,8 @@ use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{FrameFlags, Kind};
 use quire_pagetable::Tables;
-use quire_rmap::Mappings;
-use quire_rmap::VmFlags;
+use quire_vma::Mappings;
+use quire_vma::VmFlags;
 
 /// An entry maps the page.
 const MAPPED: u32 = 1;

@@ -13,8 +13,8 @@ use quire_arch::{Access, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange
 use quire_frame::AllocError;
 use quire_pagetable::{FlushCause, FreeableRange, Guards, Tables, Unmapper, Zap};
 use quire_paging::{Ageing, Cold, LazyFree};
-use quire_rmap::{Backing, VmFlags, Vma, VmaSnapshot, may_split};
 use quire_thp::{CollapseError, HugeUse, NewFolio, Presence, huge_borders};
+use quire_vma::{Backing, VmFlags, Vma, VmaSnapshot, may_split};
 
 pub(crate) fn madvise<P: Platform>(
     caller: Caller<'_, P>,

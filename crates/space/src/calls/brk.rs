@@ -6,8 +6,8 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_rmap::{AnonVmaRef, Backing, Proposal, STACK_GUARD_GAP, VmFlags};
 use quire_sync::atomic::Ordering;
+use quire_vma::{AnonVmaRef, Backing, Proposal, STACK_GUARD_GAP, VmFlags};
 
 pub(crate) fn brk<P: Platform>(caller: Caller<'_, P>, wanted: VirtAddr) -> VirtAddr {
     let mut now = VirtAddr(caller.core.brk.load(Ordering::Relaxed));

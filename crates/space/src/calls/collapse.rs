@@ -6,8 +6,8 @@ use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_frame::{AllocError, VmEvent};
 use quire_pagetable::{FlushCause, Found, HugeSlot, Tables, Unmapper};
 use quire_paging::Need;
-use quire_rmap::{SpaceCore, Vma, VmaSnapshot};
 use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, NewFolio, OrderSet, Presence};
+use quire_vma::{SpaceCore, Vma, VmaSnapshot};
 
 /// Attempts to charge a folio, as Linux makes with direct reclaim between them.
 const ATTEMPTS: u32 = 16;

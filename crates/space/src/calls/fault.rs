@@ -15,10 +15,10 @@ use quire_frame::{FrameFlags, VmEvent};
 use quire_memcg::MemcgStat;
 use quire_pagetable::Tables;
 use quire_paging::{Ahead, FaultError, Refusal, SwapIn, SwappedIn, swapped_around};
-use quire_rmap::{READAHEAD_MOST, Vma};
 use quire_swap::SlotId;
 use quire_sync::EpochGuard;
 use quire_thp::OrderSet;
+use quire_vma::{READAHEAD_MOST, Vma};
 
 /// Retries of a VMA lookup during a change of mappings.
 const LOOKS: u32 = 32;

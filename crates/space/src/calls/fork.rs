@@ -5,7 +5,7 @@ use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, VirtAddr};
 use quire_frame::AllocError;
 use quire_pagetable::{Copying, FlushCause, Forker, Unmapper};
-use quire_rmap::{AnonVmaRef, Branch, SpaceCore, VmFlags, VmaSnapshot};
+use quire_vma::{AnonVmaRef, Branch, SpaceCore, VmFlags, VmaSnapshot};
 
 pub(crate) fn copy_to<P: Platform>(writer: &MmapWriter<'_, P>, child: &SpaceCore) -> Result<(), Error> {
     let mut unmapper = Unmapper::new(writer.tables(), FlushCause::Fork);

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::mapping::Mapping;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{PagingFormat, Platform};
-use quire_rmap::{AnonVmaRef, Backing, VmFlags, VmaSnapshot};
+use quire_vma::{AnonVmaRef, Backing, VmFlags, VmaSnapshot};
 
 pub(crate) fn install<P: Platform>(caller: Caller<'_, P>, mapping: &Mapping) -> Result<(), Error> {
     let range = mapping.range;

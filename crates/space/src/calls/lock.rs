@@ -9,8 +9,8 @@ use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_paging::set_mlocked;
-use quire_rmap::{Rights, VmFlags};
 use quire_sync::atomic::Ordering;
+use quire_vma::{Rights, VmFlags};
 
 bitflags! {
     /// What `mlockall` locks (`MCL_*`, with Linux's values).

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
-use quire_rmap::{AnonVmaRef, Backing, Proposal, Protection, Rights, VmFlags};
+use quire_vma::{AnonVmaRef, Backing, Proposal, Protection, Rights, VmFlags};
 
 /// The flags of [`MappedFile::vm_flags`] that a mapping has.
 const OF_FILES: VmFlags = VmFlags::WHOLE

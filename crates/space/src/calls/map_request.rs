@@ -3,7 +3,7 @@
 use crate::error::Error;
 use bitflags::bitflags;
 use quire_arch::{PAGE_SHIFT, VirtAddr};
-use quire_rmap::{HugePages, Protection, VmFlags};
+use quire_vma::{HugePages, Protection, VmFlags};
 
 bitflags! {
     /// How a mapping is made.

@@ -12,7 +12,7 @@ use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, V
 use quire_frame::{AllocError, FrameChain, FrameFlags};
 use quire_pagetable::{FlushCause, Found, HugeLeaves, HugeSlot, Tables, page_of};
 use quire_paging::{FaultError, Refusal};
-use quire_rmap::{VmFlags, Vma, VmaSnapshot};
+use quire_vma::{VmFlags, Vma, VmaSnapshot};
 
 /// A page of a space that a device may read and write until this is dropped. It stays in place, and the
 /// program sees the device's writes until it unmaps the page. After a `fork` the child has a copy.

@@ -4,7 +4,7 @@ use crate::calls::map_request::{MapFlags, MapRequest};
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_rmap::{HugePages, Rights, Vma};
+use quire_vma::{HugePages, Rights, Vma};
 
 /// The end of user space unless a program requests more by a hint above it (five-level tables): 47 bits.
 const DEFAULT_WINDOW: u64 = (1 << 47) - PAGE_SIZE;

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, VirtAddr, VirtRange};
 use quire_pagetable::{FlushCause, Protector, Unmapper};
-use quire_rmap::{Protection, VmFlags, Vma};
+use quire_vma::{Protection, VmFlags, Vma};
 
 pub(crate) fn mprotect<P: Platform>(
     caller: Caller<'_, P>,

@@ -4,7 +4,7 @@ use crate::error::Error;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_rmap::HugePages;
+use quire_vma::HugePages;
 
 bitflags! {
     /// How a mapping may be moved (`MREMAP_*`, with Linux's values).

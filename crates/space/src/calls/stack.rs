@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
-use quire_rmap::{STACK_GUARD_GAP, VmFlags, Vma};
+use quire_vma::{STACK_GUARD_GAP, VmFlags, Vma};
 
 /// Grows the stack above `addr` down over it, if there is one and its limits and its neighbour allow
 /// that.

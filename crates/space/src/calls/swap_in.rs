@@ -7,9 +7,9 @@ use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAd
 use quire_frame::AllocError;
 use quire_pagetable::{Found, Walker};
 use quire_paging::{FaultError, Refusal, Swapped, VmFault};
-use quire_rmap::Vma;
 use quire_swap::SlotId;
 use quire_thp::{HugeUse, OrderSet};
+use quire_vma::Vma;
 
 /// What happens to an entry whose page cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,7 +6,7 @@ use crate::error::Error;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{Platform, VirtAddr, VirtRange};
-use quire_rmap::VmFlags;
+use quire_vma::VmFlags;
 
 bitflags! {
     /// Flags of `msync` (`MS_*`, with Linux's values).

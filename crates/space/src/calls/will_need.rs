@@ -6,9 +6,9 @@ use core::ops::ControlFlow;
 use quire_arch::{Order, Platform, VirtRange};
 use quire_pagetable::Walker;
 use quire_paging::{Ahead, SwapIn};
-use quire_rmap::{Backing, VmFlags, Vma};
 use quire_swap::SlotId;
 use quire_thp::{HugeUse, OrderSet};
+use quire_vma::{Backing, VmFlags, Vma};
 
 /// Starts reading the swapped-out pages of `range`. Nothing is waited for, and nothing is mapped: a fault
 /// on a page finds it in the swap cache. Where memory is short, or a device fails, the page stays swapped

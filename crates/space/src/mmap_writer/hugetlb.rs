@@ -3,7 +3,7 @@
 use super::MmapWriter;
 use crate::error::Error;
 use quire_arch::{PAGE_SHIFT, Platform, VirtRange};
-use quire_rmap::{HugePages, VmFlags, may_split};
+use quire_vma::{HugePages, VmFlags, may_split};
 
 impl<P: Platform> MmapWriter<'_, P> {
     /// Checks that no hugetlb mapping is split inside a huge page, and no special one at all.

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::Platform;
-use quire_rmap::{VmFlags, VmaSnapshot};
+use quire_vma::{VmFlags, VmaSnapshot};
 
 impl<P: Platform> MmapWriter<'_, P> {
     /// Puts a mapping into a free range as it is, and counts and charges it.

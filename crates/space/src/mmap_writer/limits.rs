@@ -3,7 +3,7 @@
 use super::MmapWriter;
 use crate::error::Error;
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_rmap::{ExecGain, Rights, VmFlags};
+use quire_vma::{ExecGain, Rights, VmFlags};
 
 impl<P: Platform> MmapWriter<'_, P> {
     /// Whether `pages` more may be locked, where `flags` say that they will be.

@@ -18,11 +18,11 @@ use crate::spaces::Spaces;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_pagetable::{HugeLeaves, Tables};
-use quire_rmap::{
+use quire_sync::RwSleepWriteGuard;
+use quire_vma::{
     AnonVmaRef, AnonVmaTree, Emptied, Freed, Proposal, Rights, SpaceCore, VmFlags, Vma, VmaSnapshot,
     may_split,
 };
-use quire_sync::RwSleepWriteGuard;
 use quire_vma_tree::tree::Writer;
 
 /// The mmap lock of one space, held for writing.

@@ -5,7 +5,7 @@ use crate::spaces::Spaces;
 use core::ptr::NonNull;
 use quire_arch::{Platform, VirtRange};
 use quire_frame::AllocError;
-use quire_rmap::{AnonVmaRef, Backing, VmFlags, Vma, VmaSnapshot};
+use quire_vma::{AnonVmaRef, Backing, VmFlags, Vma, VmaSnapshot};
 use quire_vma_tree::tree::OutOfNodes;
 
 /// No single change makes more mappings than this.

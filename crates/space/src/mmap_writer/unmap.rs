@@ -5,8 +5,8 @@ use crate::error::Error;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_pagetable::{FlushCause, FreeableRange, Unmapper, Zap};
 use quire_paging::set_mlocked;
-use quire_rmap::VmFlags;
-use quire_rmap::Vma;
+use quire_vma::VmFlags;
+use quire_vma::Vma;
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the

@@ -4,7 +4,7 @@ use super::Space;
 use crate::spaces::Spaces;
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_pagetable::SpaceId;
-use quire_rmap::SpaceCore;
+use quire_vma::SpaceCore;
 
 /// Calls `visit` with every space, without a lock: each is kept by a handle meanwhile.
 pub(crate) fn for_each_space<P: Platform>(spaces: &Spaces<P>, mut visit: impl FnMut(&SpaceCore)) {

@@ -26,8 +26,8 @@ use crate::mapping::Mapping;
 use quire_arch::{Access, Order, Platform, VirtAddr};
 use quire_frame::SplitError;
 use quire_paging::FaultError;
-use quire_rmap::{Protection, VmFlags};
 use quire_sync::atomic::Ordering;
+use quire_vma::{Protection, VmFlags};
 
 impl<'m, P: Platform> Space<'m, P> {
     /// Gives advice on the pages that `len` bytes from `addr` touch.

@@ -12,8 +12,8 @@ use crate::error::Error;
 use crate::mapping::Mapping;
 use arrayvec::ArrayVec;
 use quire_arch::{Platform, VirtAddr, part_of};
-use quire_rmap::Vma;
 use quire_thp::{HugeUse, OrderSet};
+use quire_vma::Vma;
 
 /// Mappings that are looked at under one hold of the mmap lock, before a caller is told of them.
 const MAPPINGS: usize = 16;

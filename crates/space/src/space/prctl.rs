@@ -3,7 +3,7 @@
 use super::Space;
 use crate::error::Error;
 use quire_arch::{Platform, part_of};
-use quire_rmap::{ExecGain, HugeDisable};
+use quire_vma::{ExecGain, HugeDisable};
 
 part_of! {
     /// What the program in a space has set for itself (`prctl`).

@@ -7,8 +7,8 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_memcg::MemcgId;
-use quire_rmap::{SpaceCore, SpaceFigures};
 use quire_sync::atomic::Ordering;
+use quire_vma::{SpaceCore, SpaceFigures};
 
 /// A handle of reclaim to a space. If it is the last one, the space exits when [`finish_exits`] is called: an
 /// exit needs as much stack as the reclaim that it would happen in, and takes locks of its own.

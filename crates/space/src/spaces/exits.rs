@@ -3,8 +3,8 @@
 use super::Spaces;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
-use quire_rmap::SpaceCore;
 use quire_sync::atomic::{AtomicPtr, Ordering};
+use quire_vma::SpaceCore;
 
 /// The spaces, as a stack through [`SpaceCore::next_exit`]. All are taken at once, so none can come back
 /// beside a thread that takes one.

@@ -3,7 +3,7 @@
 use super::asid_pool::AsidPool;
 use core::ptr::NonNull;
 use quire_arch::VirtAddr;
-use quire_rmap::SpaceCore;
+use quire_vma::SpaceCore;
 
 /// Every space, as a list through [`SpaceCore::link`], and the tags that are in use. It lies in the lock of
 /// [`Spaces`](super::Spaces): who has a reference to it holds the list's lock.

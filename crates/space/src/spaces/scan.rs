@@ -3,7 +3,7 @@
 use super::Spaces;
 use core::ptr::NonNull;
 use quire_arch::{Platform, VirtAddr};
-use quire_rmap::SpaceCore;
+use quire_vma::SpaceCore;
 
 /// What is known of the scan. Its place is kept in the list of spaces, where a space that exits hands it on
 /// to the next one.

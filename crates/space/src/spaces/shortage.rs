@@ -10,8 +10,8 @@ use quire_paging::SwapIn;
 use quire_paging::SwapInError;
 use quire_paging::Swapped;
 use quire_paging::{FaultError, Need, Refusal, SwappedIn};
-use quire_rmap::SpaceCore;
 use quire_thp::OrderSet;
+use quire_vma::SpaceCore;
 
 /// Frames that a thread tries to free when it finds no memory.
 const FREED_AT_ONCE: u64 = 512;

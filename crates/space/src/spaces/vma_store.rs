@@ -4,7 +4,7 @@ use super::Spaces;
 use core::ptr::NonNull;
 use quire_arch::{Platform, part_of};
 use quire_frame::AllocError;
-use quire_rmap::Vma;
+use quire_vma::Vma;
 
 part_of! {
     /// The VMAs of a machine.

@@ -3,7 +3,7 @@
 use super::khugepaged::{COUNT, KhugepagedConfig, KhugepagedSetting, OutOfRange};
 use super::switches::{HugeEffort, HugePolicy, HugeUse};
 use core::fmt;
-use quire_rmap::VmFlags;
+use quire_vma::VmFlags;
 // Settings order nothing: a load may see the old value for a while. So no model has to see them.
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

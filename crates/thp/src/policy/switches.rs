@@ -4,7 +4,7 @@ use super::orders::OrderSet;
 use super::words::{HugeDefrag, HugeEnabled, SizeEnabled};
 use core::fmt;
 use quire_arch::Order;
-use quire_rmap::{HugeDisable, VmFlags};
+use quire_vma::{HugeDisable, VmFlags};
 
 /// What a large folio is for.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

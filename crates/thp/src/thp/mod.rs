@@ -8,9 +8,9 @@ use crate::policy::{HugeConfig, HugeControls};
 use core::fmt;
 use quire_arch::{LockClass, Pfn, Platform};
 use quire_pagetable::MemoryCore;
-use quire_rmap::Rmap;
 use quire_sync::SpinLock;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_vma::Rmap;
 
 /// A machine's state for large folios.
 pub struct ThpState<P: Platform> {

@@ -7,8 +7,8 @@ use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, 
 use quire_frame::{FolioCounter, FolioSplit, FrameChain, FrameFlags, HeldParts, SplitError};
 use quire_memcg::{DeferredOf, MemcgId};
 use quire_pagetable::{Found, HugeLeaves, SpaceTables, Tables, WalkEntry, WalkStep, Walker};
-use quire_rmap::Mapped;
 use quire_sync::atomic::raw::Ordering;
+use quire_vma::Mapped;
 
 /// Times that a split is tried while others map and unmap pages.
 const ATTEMPTS: u32 = 3;
@@ -140,7 +140,7 @@ impl<P: Platform> Thp<'_, P> {
     }
 
     /// Whether another space than `space` maps a page of the folio at `head`, to which the caller has a
-    /// reference. The caller is as for [`Rmap::walk`](quire_rmap::Rmap::walk).
+    /// reference. The caller is as for [`Rmap::walk`](quire_vma::Rmap::walk).
     pub fn is_mapped_elsewhere(self, head: Pfn, space: &SpaceTables) -> bool {
         let order = self.memory().frames().folio(head).order();
         let walked = self.rmap.walk(head, |mapped| {

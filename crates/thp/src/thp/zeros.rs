@@ -8,9 +8,9 @@ use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
 use quire_frame::{FrameChain, FrameFlags, Kind, MapsLeft};
 use quire_pagetable::{FlushCause, MemoryCore, Residency, WalkEntry, WalkStep, Walker, pages_from};
-use quire_rmap::{HeldMappings, Mapped};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_vma::{HeldMappings, Mapped};
 
 /// Entries of one table.
 const ENTRIES: usize = 512;

@@ -55,7 +55,7 @@ const CRATES: [&str; 14] = [
     "quire_slab::",
     "quire_vma_tree::",
     "quire_pagetable::",
-    "quire_rmap::",
+    "quire_vma::",
     "quire_thp::",
     "quire_paging::",
     "quire_space::",

@@ -5,9 +5,9 @@ use crate::mapping::Mapping;
 use quire_arch::{Entry, Leaf, LeafFlags, PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_frame::{FrameFlags, Kind};
 use quire_pagetable::{Tables, Walker};
-use quire_rmap::VmFlags;
 use quire_swap::SlotId;
 use quire_thp::HugeUse;
+use quire_vma::VmFlags;
 
 /// A mapping and the pages in it, in bytes. What is called shared here is mapped more than once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -33,13 +33,13 @@ use quire_vma_tree::tree::RangeTree;
 /// this cannot see, so no safe code reaches them:
 ///
 /// ```compile_fail,E0133
-/// fn unlink(core: &quire_rmap::SpaceCore) {
+/// fn unlink(core: &quire_vma::SpaceCore) {
 ///     core.link.set_next(None);
 /// }
 /// ```
 ///
 /// ```compile_fail,E0133
-/// fn next(core: &quire_rmap::SpaceCore) -> bool {
+/// fn next(core: &quire_vma::SpaceCore) -> bool {
 ///     core.link.get().1.is_some()
 /// }
 /// ```
