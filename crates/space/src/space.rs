@@ -23,12 +23,10 @@ use crate::mmap_writer::MmapWriter;
 use crate::spaces::Spaces;
 use core::fmt;
 use core::ptr::NonNull;
-use quire_arch::Pin;
-use quire_arch::{Asid, CpuId, Pfn, Platform};
-use quire_pagetable::SpaceId;
+use quire_arch::{Asid, CpuId, Pfn, Pin, Platform};
+use quire_pagetable::{FlushCause, SpaceId, Unmapper};
 use quire_sync::atomic::{Ordering, fence};
-use quire_vma::SpaceCore;
-use quire_vma::{Layout, Limits, Rights, SpaceFigures};
+use quire_vma::{Layout, Limits, Rights, SpaceCore, SpaceFigures};
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
 /// dropped; a caller that lets a CPU run the space keeps one ([`activate`](Self::activate)).
@@ -222,7 +220,10 @@ impl<'m, P: Platform> Space<'m, P> {
     fn exit(&mut self) {
         // Without handles no thread can use the space, so no CPU has to be interrupted for what follows.
         self.spaces.current().clear::<P>(&self.core().tables);
-        MmapWriter::begin(self.spaces, self.core()).unmap_everything();
+        let mut section = MmapWriter::begin(self.spaces, self.core());
+        let mut unmapper = Unmapper::new(section.tables(), FlushCause::Exit);
+        section.unmap_everything(&mut unmapper);
+        unmapper.finish();
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::caller::Caller;
 use crate::calls::populate::populate;
+use crate::calls::unmap::unmap_range;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
@@ -48,7 +49,7 @@ pub(crate) fn move_break<P: Platform>(
             if writer.first_ending_after(new_end).is_none_or(|vma| vma.range().start() >= old_end) {
                 return Err(Error::NotMapped);
             }
-            writer.unmap_checked(range)?;
+            unmap_range(writer, range)?;
         }
         writer.core.brk.store(wanted.0, Ordering::Relaxed);
         return Ok(None);

@@ -4,10 +4,12 @@ use crate::caller::Caller;
 use crate::calls::map_request::{MapFlags, MapRequest, MappedFile};
 use crate::calls::placement::place;
 use crate::calls::populate::populate;
+use crate::calls::unmap::unmap_range;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
+use quire_pagetable::{FlushCause, Unmapper};
 use quire_vma::{AnonVmaRef, Backing, Proposal, Protection, Rights, VmFlags};
 
 /// The flags of [`MappedFile::vm_flags`] that a mapping has.
@@ -129,7 +131,9 @@ pub(crate) fn map_request<P: Platform>(
         writer.spaces.commit().charge_unchecked(range.pages() - charge);
     }
     if occupied {
-        writer.unmap(range, &mut prepared);
+        let mut unmapper = Unmapper::new(writer.tables(), FlushCause::Unmap);
+        writer.unmap(range, &mut prepared, &mut unmapper);
+        unmapper.finish();
         // The same choice as before, but what is left of a mapping that was split may be another VMA now.
         neighbours = writer.neighbours_for(&proposal);
     }
@@ -187,7 +191,7 @@ fn call_file_operation<P: Platform>(
         None => request.objection.map_or(Ok(()), Err),
     };
     if refused.is_err() {
-        writer.unmap_checked(range)?;
+        unmap_range(writer, range)?;
     }
     refused
 }

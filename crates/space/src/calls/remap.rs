@@ -149,7 +149,7 @@ fn unmap_tail<'s, P: Platform>(
     if range.end() > P::Paging::USER_END {
         return Err(Error::BadArgument);
     }
-    writer.unmap_checked_into(range, unmapper)
+    writer.unmap_checked(range, unmapper)
 }
 
 /// Moves every mapping in the old range, with the gaps between them, without changing sizes.
@@ -201,7 +201,7 @@ fn remap_to<'s, P: Platform>(
         // Moved pages can be used at once. No thread may still use the old pages here once another uses
         // the new ones.
         let aside = unmapper.set_aside();
-        let unmapped = writer.unmap_checked_into(target, unmapper);
+        let unmapped = writer.unmap_checked(target, unmapper);
         unmapper.settle_since(aside);
         unmapped?;
         progress.steps += 1;
@@ -345,7 +345,7 @@ fn relocate<'s, P: Platform>(
             // Unmapping gives the charge of the old range back; the new one has taken it over.
             writer.spaces.commit().charge_unchecked(old.pages());
         }
-        writer.unmap_into(old, &mut prepared, unmapper);
+        writer.unmap(old, &mut prepared, unmapper);
     }
     // Of several mappings the next one may remove something at its target first.
     writer.core.usage.end_move(peak);

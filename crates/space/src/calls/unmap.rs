@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_pagetable::{FlushCause, Unmapper};
 
 pub(crate) fn munmap<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr, len: u64) -> Result<(), Error> {
     let user_end = P::Paging::USER_END.0;
@@ -19,5 +20,17 @@ pub(crate) fn munmap<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr, len: u6
     if range.is_empty() {
         return Err(Error::ZeroLength);
     }
-    caller.with_reclaim(|| MmapWriter::begin(caller.spaces, caller.core).unmap_checked(range))
+    caller.with_reclaim(|| unmap_range(&mut MmapWriter::begin(caller.spaces, caller.core), range))
+}
+
+/// Unmaps `range`, flushes and frees, with everything that can fail first.
+#[cfg_attr(debug_assertions, track_caller)]
+pub(crate) fn unmap_range<P: Platform>(
+    writer: &mut MmapWriter<'_, P>,
+    range: VirtRange,
+) -> Result<(), Error> {
+    let mut unmapper = Unmapper::new(writer.tables(), FlushCause::Unmap);
+    let result = writer.unmap_checked(range, &mut unmapper);
+    unmapper.finish();
+    result
 }

@@ -1,24 +1,16 @@
-//! Unmapping.
+//! Unmapping. What is unmapped is in the gather of the caller's [`Unmapper`], and in the TLBs until that finishes.
 
 use super::{MmapWriter, Prepared, clip_end, clip_start};
 use crate::error::Error;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_pagetable::{FlushCause, FreeableRange, Unmapper, Zap};
 use quire_paging::set_mlocked;
-use quire_vma::VmFlags;
-use quire_vma::Vma;
+use quire_vma::{VmFlags, Vma};
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Unmaps `range`: mappings, pages, tables and commit charges. Cannot fail: a VMA for the case that the
     /// range is inside of one was prepared ([`vmas_to_unmap`](Self::vmas_to_unmap)).
-    pub(crate) fn unmap(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) {
-        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Unmap);
-        self.unmap_into(range, prepared, &mut unmapper);
-        unmapper.finish();
-    }
-
-    /// As [`unmap`](Self::unmap); what is unmapped is in the gather and still in the TLBs.
-    pub(crate) fn unmap_into(
+    pub(crate) fn unmap(
         &mut self,
         range: VirtRange,
         prepared: &mut Prepared<'_, P>,
@@ -86,8 +78,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     /// Frees the pages of all private mappings, mlocked ones too, as Linux's reaper does. The mappings stay.
-    pub(crate) fn discard_private(&mut self) {
-        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Discard);
+    pub(crate) fn discard_private(&self, unmapper: &mut Unmapper<'s, P>) {
         let mut at = VirtAddr(0);
         while let Some(vma) = self.first_ending_after(at) {
             let snapshot = vma.snapshot();
@@ -98,13 +89,11 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 unmapper.zap(snapshot.range, zap);
             }
         }
-        unmapper.finish();
     }
 
     /// Unmaps every mapping: the exit of the space.
-    pub(crate) fn unmap_everything(&mut self) {
+    pub(crate) fn unmap_everything(&mut self, unmapper: &mut Unmapper<'s, P>) {
         let mut uncharged = 0;
-        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Exit);
         let ends = (self.tree.first(), self.tree.last());
         while let Some(entry) = self.tree.first() {
             let vma = self.vma(entry.value);
@@ -130,7 +119,6 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             let all = VirtRange::new(first.range.start(), last.range.end());
             unmapper.unmap(all, FreeableRange::everything());
         }
-        unmapper.finish();
     }
 
     /// Frees the table that covers `range` if it is empty.
@@ -143,16 +131,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
     /// Unmaps `range` with everything that can fail first.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn unmap_checked(&mut self, range: VirtRange) -> Result<(), Error> {
-        let mut unmapper = Unmapper::new(self.tables(), FlushCause::Unmap);
-        let result = self.unmap_checked_into(range, &mut unmapper);
-        unmapper.finish();
-        result
-    }
-
-    /// As [`unmap_checked`](Self::unmap_checked); what is unmapped is in the gather and still in the TLBs.
-    #[cfg_attr(debug_assertions, track_caller)]
-    pub(crate) fn unmap_checked_into(
+    pub(crate) fn unmap_checked(
         &mut self,
         range: VirtRange,
         unmapper: &mut Unmapper<'s, P>,
@@ -164,7 +143,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         }
         self.may_cut(range)?;
         let mut prepared = self.prepare(splits)?;
-        self.unmap_into(range, &mut prepared, unmapper);
+        self.unmap(range, &mut prepared, unmapper);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use super::Space;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, part_of};
+use quire_pagetable::{FlushCause, Unmapper};
 use quire_sync::atomic::Ordering;
 
 /// The OOM adjustment of a program that is never chosen.
@@ -67,9 +68,11 @@ impl<P: Platform> SpaceOom<'_, P> {
         if !core.is_killed() || core.reaped.load(Ordering::Relaxed) != 0 {
             return Reap::Over;
         }
-        let mut section = MmapWriter::try_begin(self.space.spaces, core);
-        if let Some(section) = &mut section {
-            section.discard_private();
+        let section = MmapWriter::try_begin(self.space.spaces, core);
+        if let Some(section) = &section {
+            let mut unmapper = Unmapper::new(section.tables(), FlushCause::Discard);
+            section.discard_private(&mut unmapper);
+            unmapper.finish();
         } else if !core.patience.ends(self.space.spaces.platform().now()) {
             // That thread will find that the program was killed, but may itself wait for long.
             return Reap::Later;
