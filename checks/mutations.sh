@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # Do the checks find bugs? Plants each bug of checks/mutations into a copy of the tree and looks for it.
 #
-#     checks/mutations.sh [NAME...]    all, or those that are named
-#     checks/mutations.sh --list      their names, and what they are
-#     checks/mutations.sh --check     whether each still applies; nothing is built
+#     checks/mutations.sh [--for MINUTES]    those without a result, none begun after MINUTES
+#     checks/mutations.sh NAME...            those that are named, whatever was found before
+#     checks/mutations.sh --list             their names, and what they are
+#     checks/mutations.sh --check            whether each still applies; nothing is built
+#     checks/mutations.sh --table            the results that are there, as the table of docs/planted-bugs.md
 #
 # Each is looked for where its `First:` line says, then by `quire diff`, then by the tests, then by the models. Ends
-# with 0 if at most one is not found. The copy and its build stay in ${TMPDIR:-target}/quire-mutations for the next run;
-# the logs of what found each lie there too. All else of the checkout is only read.
+# with 0 if at most one of the results is that nothing found it. The copy and its build stay in
+# ${TMPDIR:-target}/quire-mutations for the next run; the logs of what found each lie there too, and results/, a file for
+# each: remove one to look again. A result is of the commit that it names, and counts until the change
+# of its patch is another. All else of the checkout is only read.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 patches=$PWD/checks/mutations
@@ -128,9 +132,37 @@ search() {
     done
 }
 
-names=()
-for argument in "$@"; do
-    case $argument in
+# What a patch changes, wherever that stands.
+change() {
+    grep '^[-+]' "$patches/$1.patch" | grep -v '^--- \|^+++ ' | git hash-object --stdin
+}
+
+# The file with the result of a patch, as long as the change is the one that was looked for.
+result() {
+    local file=$work/results/$1
+    [[ -f $file ]] && grep -qx "change $(change "$1")" "$file" && printf '%s\n' "$file"
+}
+
+# What a result says of `$2`: commit, seconds, found.
+of_result() {
+    sed -n "s/^$2 //p" "$1"
+}
+
+table() {
+    local patch name file of=0
+    printf '| planted bug | found by | commit |\n|---|---|---|\n'
+    for patch in "$patches"/*.patch; do
+        name=$(basename "$patch" .patch)
+        file=$(result "$name") || continue
+        of=$((of + 1))
+        printf '| %s | %s | %s |\n' "$name" "$(of_result "$file" found)" "$(of_result "$file" commit)"
+    done
+    say "$of of $(find "$patches" -name '*.patch' | wc -l) have a result"
+}
+
+names=() until=
+while (($# > 0)); do
+    case $1 in
     --list)
         for patch in "$patches"/*.patch; do
             printf '%s\n    %s\n' "$(basename "$patch" .patch)" "$(sentence "$patch")"
@@ -145,21 +177,41 @@ for argument in "$@"; do
         done
         exit "$stale"
         ;;
-    -*) die "usage: checks/mutations.sh [--list | --check | NAME...]" ;;
+    --table)
+        table
+        exit
+        ;;
+    --for)
+        [[ ${2:-} =~ ^[1-9][0-9]{0,4}$ ]] || die "--for takes minutes: --for 60"
+        until=$((SECONDS + 60 * $2))
+        shift
+        ;;
+    -*) die "usage: checks/mutations.sh [--list | --check | --table | [--for MINUTES] [NAME...]]" ;;
     *)
-        [[ -f $patches/$argument.patch ]] || die "$argument: no such mutation; --list names them"
-        names+=("$argument")
+        [[ -f $patches/$1.patch ]] || die "$1: no such mutation; --list names them"
+        names+=("$1")
         ;;
     esac
+    shift
 done
-if ((${#names[@]} == 0)); then
+
+command -v git > /dev/null || die "git is missing; install it with: apt-get install git"
+mkdir -p "$work/results"
+all=$((${#names[@]} == 0))
+if ((all)); then
     for patch in "$patches"/*.patch; do
-        names+=("$(basename "$patch" .patch)")
+        name=$(basename "$patch" .patch)
+        result "$name" > /dev/null || names+=("$name")
     done
 fi
-
-command -v git > /dev/null || die "git is missing"
+if ((${#names[@]} == 0)); then
+    say "each has a result"
+fi
+commit=$(git rev-parse --short=12 HEAD)
+git diff --quiet HEAD || commit+=" and changes"
 copy_tree
+# What the whole copy is, by contents: the tree as it is need not be tried twice.
+tree=$(cd "$work/tree" && xargs -0 sha256sum < "$work/wanted" | sha256sum | cut -c1-16)
 cd "$work/tree"
 # The copy is no repository; without this git would look for one above it.
 export GIT_CEILING_DIRECTORIES=$work
@@ -173,31 +225,48 @@ done
 # What finds something in the tree as it is says nothing about mutations. (A few of them do not pay for all tests.)
 name=unchanged log=$work/logs/unchanged.log found=
 steps=(diff)
-(($# > 0)) || steps+=("test ${CRATES[*]/#/-p }")
+((all == 0)) || steps+=("test ${CRATES[*]/#/-p }")
+((${#names[@]} > 0)) || steps=()
 for step in "${steps[@]}"; do
+    grep -qxF "$tree $step" "$work/unchanged" 2> /dev/null && continue
     look "$step" || die "the tree without mutations fails: $found; see $log"
+    printf '%s %s\n' "$tree" "$step" >> "$work/unchanged"
 done
 
-table='%-48s %-8s %s\n'
-missed=0 rows=()
 for name in "${names[@]}"; do
+    [[ -z $until || $SECONDS -lt $until ]] || break
     log=$work/logs/$name.log found= started=$SECONDS
+    rm -f "$work/results/$name"
     git apply "$patches/$name.patch"
     # Undone also where the search is broken off.
     trap 'git apply -R "$patches/$name.patch"' EXIT
     if search "$(sed -n 's/^First: //p' "$patches/$name.patch")"; then
         found="NOT FOUND"
-        missed=$((missed + 1))
     fi
     git apply -R "$patches/$name.patch"
     trap - EXIT
-    # shellcheck disable=SC2059  # the format is ours
-    rows+=("$(printf "$table" "$name" "$((SECONDS - started))" "$found")")
-    say "${rows[-1]}"
+    # Whole or not at all: a search that is broken off has no result.
+    printf '%s\n' "change $(change "$name")" "commit $commit" "seconds $((SECONDS - started))" \
+        "found $found" > "$work/results.new"
+    mv "$work/results.new" "$work/results/$name"
+    say "$name: $((SECONDS - started)) s: $found"
 done
 
-# shellcheck disable=SC2059
-printf "$table" mutation seconds "found by"
-printf '%s\n' "${rows[@]}"
-printf '%s of %s found\n' "$((${#names[@]} - missed))" "${#names[@]}"
+((all == 0)) || names=()
+missed=0 looked=0
+line='%-48s %-8s %s\n'
+# shellcheck disable=SC2059  # the format is ours
+printf "$line" mutation seconds "found by"
+for patch in "$patches"/*.patch; do
+    name=$(basename "$patch" .patch)
+    ((all)) || [[ " ${names[*]} " == *" $name "* ]] || continue
+    file=$(result "$name") || continue
+    found=$(of_result "$file" found)
+    looked=$((looked + 1))
+    [[ $found != "NOT FOUND" ]] || missed=$((missed + 1))
+    # shellcheck disable=SC2059
+    printf "$line" "$name" "$(of_result "$file" seconds)" "$found"
+done
+of=$((all ? $(find "$patches" -name '*.patch' | wc -l) : ${#names[@]}))
+printf '%s of %s found, %s without a result\n' "$((looked - missed))" "$of" "$((of - looked))"
 ((missed <= 1))
