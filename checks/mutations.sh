@@ -5,7 +5,7 @@
 #     checks/mutations.sh NAME...            those that are named, whatever was found before
 #     checks/mutations.sh --list             their names, and what they are
 #     checks/mutations.sh --check            whether each still applies; nothing is built
-#     checks/mutations.sh --table            the results that are there, as the table of docs/planted-bugs.md
+#     checks/mutations.sh --table            the results that are there, as a table for docs/
 #
 # Each is looked for where its `First:` line says, then by `quire diff`, then by the tests, then by the models. Ends
 # with 0 if at most one of the results is that nothing found it. The copy and its build stay in
