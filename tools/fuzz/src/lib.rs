@@ -4,6 +4,11 @@
 //! threads, no randomness. So an input that fails in the fuzzer fails everywhere, and the inputs that are
 //! kept under `fuzz/corpus` are run by an ordinary test, without a fuzzer (`tests/corpus.rs`). The fuzzers
 //! themselves are in `fuzz/`, a workspace of its own.
+//!
+//! # Modules, lowest first
+//!
+//! - `bytes`: the bytes of an input, taken one by one.
+//! - `decoder`, `memory`, `trace`: the targets.
 
 mod bytes;
 mod decoder;

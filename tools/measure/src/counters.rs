@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-const SIZES: &str = "/sys/kernel/mm/transparent_hugepage";
+use crate::flat_keyed::field;
+use crate::settings::TRANSPARENT_HUGE_PAGES;
 
 /// The huge-page counters of the whole host: of the measured program, and all others that ran at the
 /// time.
@@ -28,19 +29,16 @@ impl HostCounters {
     /// The counters since the host started. What this kernel does not count is zero.
     pub fn now() -> Self {
         let vmstat = fs::read_to_string("/proc/vmstat").unwrap_or_default();
-        let count = |name: &str| {
-            let mut lines = vmstat.lines().filter_map(|line| line.split_once(' '));
-            lines.find(|(counter, _)| *counter == name).and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
-        };
+        let count = |name| field(&vmstat, name);
         let mut counters = Self {
             huge_faults: count("thp_fault_alloc"),
             huge_fallbacks: count("thp_fault_fallback"),
             collapses: count("thp_collapse_alloc"),
-            khugepaged: number(&Path::new(SIZES).join("khugepaged/pages_collapsed")),
+            khugepaged: number(&Path::new(TRANSPARENT_HUGE_PAGES).join("khugepaged/pages_collapsed")),
             ..Self::default()
         };
         for size in folio_sizes() {
-            let stats = Path::new(SIZES).join(format!("hugepages-{}kB/stats", size >> 10));
+            let stats = Path::new(TRANSPARENT_HUGE_PAGES).join(format!("hugepages-{}kB/stats", size >> 10));
             counters.faults_by_size.insert(size, number(&stats.join("anon_fault_alloc")));
             counters.fallbacks_by_size.insert(size, number(&stats.join("anon_fault_fallback")));
         }
@@ -67,7 +65,7 @@ impl HostCounters {
 
 /// The sizes of folios of anonymous memory, in bytes, that this kernel has settings for, the smallest first.
 pub fn folio_sizes() -> Vec<u64> {
-    let entries = fs::read_dir(SIZES).into_iter().flatten().flatten();
+    let entries = fs::read_dir(TRANSPARENT_HUGE_PAGES).into_iter().flatten().flatten();
     let size = |name: String| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
     let mut sizes: Vec<u64> = entries
         // Those of shared memory only have no such file.

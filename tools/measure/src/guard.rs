@@ -12,9 +12,9 @@ use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
 
+use crate::change::Change;
 use crate::error::MeasureError;
 use crate::lock::{Lock, start_shell};
-use crate::settings::{Change, chosen};
 
 /// `$1` is the lock's file; then follow files and their old values. A signal to all must not kill the shell.
 const RESTORE: &str = r#"
@@ -137,25 +137,4 @@ fn spawn(lock: &Lock, changes: &[Change]) -> io::Result<Child> {
     let words = changes.iter().flat_map(|change| [change.path.as_os_str(), change.old.as_ref()]);
     let (shell, said) = start_shell(RESTORE, [lock.path().as_os_str()].into_iter().chain(words), &[lock])?;
     if said == "ready" { Ok(shell) } else { Err(io::Error::other("it does not run")) }
-}
-
-impl Change {
-    pub(crate) fn make(&self) -> Result<(), MeasureError> {
-        let refused = |text: String| {
-            let choices =
-                if text.contains('[') { text.trim().replace(['[', ']'], "") } else { String::new() };
-            MeasureError::Refused { file: self.path.clone(), word: self.new.clone(), choices }
-        };
-        let read = || fs::read_to_string(&self.path).unwrap_or_default();
-        match fs::write(&self.path, &self.new) {
-            Err(why) if why.kind() == io::ErrorKind::InvalidInput => Err(refused(read())),
-            Err(why) => Err(MeasureError::file(&self.path, why)),
-            Ok(()) if chosen(&read()) == self.new => Ok(()),
-            Ok(()) => Err(refused(read())),
-        }
-    }
-
-    fn is_undone(&self) -> bool {
-        fs::read_to_string(&self.path).is_ok_and(|text| chosen(&text) == self.old)
-    }
 }

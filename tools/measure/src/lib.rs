@@ -10,10 +10,28 @@
 //!   the kernel keeps for threads, processes and mappings, in bytes.
 //!
 //! How it is done, and how exact it is: `docs/measuring.md`, "What a program really uses".
+//!
+//! # Modules, lowest first
+//!
+//! - `error`: why a measurement is not possible.
+//! - `flat_keyed`: files with a name and a number in each line.
+//! - `mean`: a mean over time.
+//! - `change`: one file that gets another value for a while.
+//! - `lock`: the right to change the host's settings.
+//! - `guard`: restores settings, whatever happens.
+//! - `settings`: those of huge pages.
+//! - `counters`: the host's counters of huge pages.
+//! - `swap`: the swap behind a memory limit, and its traffic.
+//! - `limit`: a memory limit, with swap behind it.
+//! - `truth`: what a measurement returns.
+//! - `run`: a program that runs and is sampled.
+//! - `calibrate`: what faults cost on this host.
 
 mod calibrate;
+mod change;
 mod counters;
 mod error;
+mod flat_keyed;
 mod guard;
 mod limit;
 mod lock;

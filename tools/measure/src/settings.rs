@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::path::{Component, Path, PathBuf};
 
+use crate::change::{Change, chosen};
 use crate::error::MeasureError;
 use crate::guard::Guard;
 use crate::lock::Lock;
 
 /// Where the kernel keeps them.
-const TRANSPARENT_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
+pub(crate) const TRANSPARENT_HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage";
 /// Locked by the measurement that changes them. It holds the old values while they are changed.
 pub(crate) const LOCK: &str = "/run/quire-host-settings";
 
@@ -185,29 +186,9 @@ impl HostSettings {
     }
 }
 
-/// One file that gets another value for a while.
-#[derive(Debug)]
-pub(crate) struct Change {
-    pub(crate) path: PathBuf,
-    pub(crate) old: String,
-    pub(crate) new: String,
-}
-
-/// The word in brackets, of a file that lists its values; else the whole text.
-pub(crate) fn chosen(text: &str) -> String {
-    let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
-    bracketed.map_or(text.trim(), |(word, _)| word).to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn word_in_brackets() {
-        assert_eq!(chosen("always [madvise] never\n"), "madvise");
-        assert_eq!(chosen("511\n"), "511");
-    }
 
     #[test]
     fn settings_outside_the_folder_are_refused() {

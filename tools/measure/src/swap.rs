@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::limit::field;
+use crate::flat_keyed::field;
 
 /// The swap for pages that a memory limit evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 //! - `svg`: elements and text.
 //! - `draw`: a picture as SVG.
 //! - `page`: the page.
-//! - `file`: the files that pages and traces are written to.
 //! - `perfetto`: traces.
+//! - `file`: the files that pages and traces are written to.
 
 mod draw;
 mod file;

@@ -16,7 +16,7 @@ mod words;
 use crate::bytes::Bytes;
 use calls::Calls;
 use machine::Small;
-use quire_arch::{Access, Asid, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_arch::{Access, PAGE_SIZE, PagingFormat, VirtAddr, VirtRange};
 use quire_frame::{FailAim, FailClass, FailPlan, FailSite};
 use quire_host::{AccessError, HostPlatform, Program, Vcpu};
 use quire_mm::abi::CallOutcome;
@@ -366,21 +366,4 @@ fn passed<T>(result: &Result<T, AccessError<FaultError>>) -> bool {
         panic!("{access:?} of {addr:x?} faults for ever");
     }
     result.is_ok()
-}
-
-impl<F: PagingFormat> Small<F> {
-    /// Panics unless every tag can be allocated: with too few, spaces share one, and nothing else shows it.
-    fn assert_tags_free(&self) {
-        let spaces: Vec<_> =
-            (1..machine::TAGS).map(|_| self.create_space().expect("all memory is free")).collect();
-        assert!(spaces.iter().all(|space| space.asid() != Asid::NONE), "a tag is lost");
-    }
-
-    /// Empties the slab caches.
-    fn reap(&self) {
-        let frames = self.machine.memory().frames();
-        let pin = self.machine.memory().platform().pin();
-        frames.limbo().reap_all(&pin);
-        frames.caches().reap(&pin);
-    }
 }

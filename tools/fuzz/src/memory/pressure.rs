@@ -1,21 +1,14 @@
 //! Steps that reduce memory: swap devices that are added and removed, reclaim, and memcgs with limits.
 
 use super::Play;
-use super::machine::Small;
 use super::values::Values;
 use crate::bytes::Bytes;
 use quire_arch::{PAGE_SIZE, PagingFormat, VirtAddr};
 use quire_mm::{
     memcg::{Limit, MemcgId},
     space::Advice,
-    swap::{CompressedRam, DeviceId, Lz4, RamDisk, SwapOnOptions},
+    swap::DeviceId,
 };
-
-/// Devices that are in use at once.
-const MOST_DEVICES: usize = 2;
-/// Names of the memcgs that an input can make; the second is below the first.
-const GROUPS: [&str; 2] = ["outer", "inner"];
-const PATHS: [&str; 2] = ["outer", "outer/inner"];
 
 impl<F: PagingFormat> Play<'_, F> {
     /// One such step, chosen by the next byte.
@@ -71,63 +64,5 @@ impl<F: PagingFormat> Play<'_, F> {
                 self.say(|| format!("memcg {memcg:?}: {limit:?} {bytes:?}: {result:?}"));
             }
         }
-    }
-}
-
-impl<F: PagingFormat> Small<F> {
-    /// Adds a device, if there is memory for it. One whose pages stay in its own frames allocates them at the
-    /// start, so that paging out frees memory.
-    fn swap_on(&self, compressed: bool, slots: u64) -> bool {
-        let memory = self.machine.memory();
-        if memory.swap().devices().reports().count() >= MOST_DEVICES {
-            return false;
-        }
-        let options = SwapOnOptions::default();
-        if compressed {
-            CompressedRam::new(memory.frames(), slots, Lz4)
-                .is_ok_and(|device| memory.swapon(device, options).is_ok())
-        } else {
-            RamDisk::preallocated(memory.frames(), slots & 63)
-                .is_ok_and(|device| memory.swapon(device, options).is_ok())
-        }
-    }
-
-    fn memcg(&self, number: u8) -> Option<MemcgId> {
-        self.machine.memory().memcgs().tree().find(PATHS[usize::from(number & 1)])
-    }
-
-    /// The memcg, made if it was not there and there is memory for it.
-    fn make_memcg(&self, number: u8) -> Option<MemcgId> {
-        let memcgs = self.machine.memory().memcgs();
-        let mut memcg = MemcgId::ROOT;
-        for (nth, name) in (0..=number & 1).zip(GROUPS) {
-            memcg = match self.memcg(nth) {
-                Some(memcg) => memcg,
-                None => memcgs.lifecycle().create(memcg, name).ok()?,
-            };
-        }
-        Some(memcg)
-    }
-
-    /// Memcgs are reused: from here on there are as many as will ever be.
-    pub(super) fn prepare_memcgs(&self) {
-        self.make_memcg(1);
-        self.relax();
-    }
-
-    /// Removes devices and memcgs, when no space is left.
-    pub(super) fn relax(&self) {
-        let memory = self.machine.memory();
-        let devices: Vec<_> = memory.swap().devices().reports().map(|device| device.id).collect();
-        for device in devices {
-            assert_eq!(memory.swapoff(device, || true), Ok(()), "nothing is on {device}");
-        }
-        for number in [1, 0] {
-            if let Some(memcg) = self.memcg(number) {
-                assert_eq!(memory.memcgs().lifecycle().remove(memcg), Ok(()), "no space is in {memcg:?}");
-            }
-        }
-        // Children first, each after an epoch.
-        (0..4).for_each(|_| memory.memcgs().lifecycle().sweep());
     }
 }

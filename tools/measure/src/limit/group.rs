@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::Charge;
 use crate::error::MeasureError;
+use crate::flat_keyed::field;
 
 /// Which files a memory cgroup has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,12 +209,6 @@ impl Group {
     fn number(&self, file: &str) -> u64 {
         self.text(file).trim().parse().unwrap_or(0)
     }
-}
-
-/// The number of a line `NAME NUMBER`.
-pub(crate) fn field(text: &str, name: &str) -> u64 {
-    let mut fields = text.lines().filter_map(|line| line.split_once(' '));
-    fields.find(|(field, _)| *field == name).and_then(|(_, number)| number.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

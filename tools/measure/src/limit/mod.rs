@@ -16,14 +16,15 @@ use std::process::Child;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::change::{Change, chosen};
 use crate::error::MeasureError;
 use crate::lock::{Lock, start_shell};
 use crate::mean::Mean;
-use crate::settings::{Change, LOCK, chosen};
+use crate::settings::LOCK;
 use crate::swap::{Pool, Swap, SwapKind, SwapTruth};
 pub use files::limit_files;
+pub(crate) use group::Group;
 pub use group::{CgroupRoot, CgroupVersion};
-pub(crate) use group::{Group, field};
 pub use host_swap::HostSwap;
 pub use support::SwapSupport;
 
