@@ -4,7 +4,10 @@
 //! addresses are random. So each recording is compared with itself under another setting, and what is ranged
 //! over recordings are the differences.
 
-use crate::figures::Range;
+use crate::estimate::fault_ns;
+use crate::outcome::{Outcome, recorded_ns};
+use crate::range::Range;
+use quire_measure::Costs;
 use std::ops::Index;
 
 /// A measure of anonymous memory.
@@ -78,6 +81,27 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
+    /// Of one replay. The recorded time stands in for a processor time that is not known.
+    pub(crate) fn of(outcome: &Outcome, costs: Option<&Costs>) -> Self {
+        let life = &outcome.life;
+        let memory = |measure| match measure {
+            Measure::Largest => life.peak_largest as f64,
+            Measure::Mapped => life.at_mapped_peak.mapped as f64,
+            Measure::Charged => life.at_peak.anonymous as f64,
+            Measure::Mean => life.mean_anonymous,
+            Measure::End => life.at_end.anonymous as f64,
+        };
+        let processor_ns = Some(outcome.processor_ns).filter(|&time| time > 0);
+        let time_ns = processor_ns.unwrap_or_else(|| recorded_ns(life)) as f64;
+        Self {
+            memory: Measured::of(memory),
+            faults: life.faults as f64,
+            fault_ns: fault_ns(life, costs),
+            time_ns,
+            measured_ns: time_ns + outcome.recorder_ns as f64,
+        }
+    }
+
     /// The mean of several.
     pub(crate) fn mean(all: &[Self]) -> Self {
         let count = all.len().max(1) as f64;

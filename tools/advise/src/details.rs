@@ -2,7 +2,7 @@
 //! takes replays of its own, which are chosen by what others found.
 
 use crate::error::AdviseError;
-use crate::figures::Outcome;
+use crate::outcome::Outcome;
 use crate::point::{Asked, Point};
 use crate::setting::Setting;
 use crate::source::{Source, if_stored};

@@ -1,6 +1,7 @@
 //! What forks cost under a setting.
 
-use crate::figures::{Range, estimated};
+use crate::estimate::estimated;
+use crate::range::Range;
 use quire_measure::{Cost, Costs};
 use quire_replay::{ForkFigures, LifeFigures};
 

@@ -1,7 +1,7 @@
 //! What a replay found, as far as it counts.
 
-use crate::figures::Outcome;
 use crate::less::{LimitOutcome, PeakFound};
+use crate::outcome::Outcome;
 use crate::point::{Asked, Point};
 use quire_replay::{MappingLife, ReplayReport};
 use quire_trace::format::Pressure;

@@ -12,9 +12,12 @@
 //! - `heat`: resident memory by address and time, and which of it was touched.
 //! - `latency`: how long page faults take, estimated.
 //! - `unexplained`: what of Linux's figures a replay does not explain.
+//! - `outcome`: what one replay found of a program.
+//! - `range`: a figure of several replays, as median and range.
+//! - `estimate`: what the page faults of a replay cost.
 //! - `change`: what a setting changes, paired within each recording.
-//! - `figures`: figures of several replays, as median and range.
 //! - `forks`: what the forks of a program cost.
+//! - `row`: the figures of one setting.
 //! - `verdict`: which setting is worth trying.
 //! - `identity`: which recording results are of.
 //! - `less`: what one replay with less memory found.
@@ -36,7 +39,7 @@ mod change;
 mod compare;
 mod details;
 mod error;
-mod figures;
+mod estimate;
 mod forks;
 mod found;
 mod heat;
@@ -46,9 +49,12 @@ mod jobs;
 mod latency;
 mod less;
 mod limits;
+mod outcome;
 mod point;
 mod predict;
+mod range;
 mod reliable;
+mod row;
 mod setting;
 mod source;
 mod stored;
@@ -63,7 +69,7 @@ pub use change::{Change, Difference, Measure, Measured};
 pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, compare, technique_names};
 pub use details::{AtPeak, Waste};
 pub use error::AdviseError;
-pub use figures::{Near, ProcessRow, Range, Row, faults_by_size};
+pub use estimate::faults_by_size;
 pub use forks::ForkRow;
 pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};
 pub use host::Host;
@@ -73,8 +79,11 @@ pub use latency::Latency;
 pub use limits::{
     Enough, LimitFigures, LimitRow, LimitSetting, Limits, Means, Need, Priced, Tries, predicts_limits,
 };
+pub use outcome::{Near, ProcessRow};
 pub use point::{Amount, Asked, Less, Meant, Point};
 pub use predict::{Misfit, Prediction, need, predict, predict_beside};
+pub use range::Range;
+pub use row::Row;
 pub use setting::{FOLDER, Setting, grid};
 pub use swap::LimitSwap;
 pub use sweep::{

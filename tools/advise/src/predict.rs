@@ -3,14 +3,16 @@
 use crate::change::{Change, Figures};
 use crate::details::{AtPeak, Waste, at_peak, waste_by_mapping};
 use crate::error::AdviseError;
-use crate::figures::{Outcome, Range, Row, recorded_ns};
 use crate::host::Host;
 use crate::jobs::{Progress, in_parallel};
 use crate::limits::{
     Basis, LimitRow, LimitSetting, Limits, Need, Recorded, Trial, TrialPeak, Tries, pressure,
 };
+use crate::outcome::{Outcome, recorded_ns};
 use crate::point::{Asked, Point};
+use crate::range::Range;
 use crate::reliable::{Lacking, unknown, unreliable};
+use crate::row::Row;
 use crate::setting::{NEVER, Setting, grid, phases};
 use crate::source::{Source, if_stored};
 use crate::stored::Stored;

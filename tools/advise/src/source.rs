@@ -1,9 +1,9 @@
 //! Where the outcomes of replays come from: replays that are made here, or results that were stored.
 
 use crate::error::AdviseError;
-use crate::figures::Outcome;
 use crate::found::Found;
 use crate::less::{LimitOutcome, PeakFound};
+use crate::outcome::Outcome;
 use crate::point::{Asked, Point};
 use crate::stored::Stored;
 use quire_replay::{MappingLife, Replay, ReplayError, ReplayOptions, ReplayReport};

@@ -1,7 +1,8 @@
 //! Runs of the program itself under the predicted settings.
 
-use crate::figures::{Range, Row};
 use crate::limits::{LimitRow, LimitSetting, swap_bytes};
+use crate::range::Range;
+use crate::row::Row;
 use crate::setting::Setting;
 use quire_arch::PAGE_SIZE;
 use quire_measure::{

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
-use quire_advise::{Host, LimitSetting, LimitSwap, Limits, Prediction, predict};
+use quire_advise::{Host, LimitSetting, LimitSwap, Limits, Means, Prediction, predict};
 use quire_measure::SwapSupport;
 use quire_trace::event::{
     Access, Call, CallDetail, CloneFacts, Compressibility, Event, EventKind, ExecImage, ExitStatus, Fault,
@@ -225,7 +225,7 @@ fn swap_that_the_host_cannot_set_up_is_left_out() {
     let limits = advised();
     assert_eq!((kinds(&limits), limits.rows.len()), (vec![LimitSwap::Disk], 3));
     assert_eq!(limits.lacking.len(), 3, "{:?}", limits.lacking);
-    let means: Vec<_> = limits.enough.unwrap().means().iter().map(|means| means.name).collect();
+    let means: Vec<_> = Means::all(&limits.enough.unwrap()).iter().map(|means| means.name).collect();
     assert_eq!(means, ["disk", "systemd", "cgroup_v2", "cgroup_v1"]);
     // Both, but zswap without lz4 and zram without zstd.
     write("sys/module/zswap/parameters/compressor", "lzo\n");

@@ -37,7 +37,7 @@ pub(super) fn without_pool(best: LimitSwap, limits: &Limits, basis: Basis) -> Li
 mod tests {
     use super::super::{LimitFigures, Need};
     use super::*;
-    use crate::figures::Range;
+    use crate::range::Range;
 
     #[test]
     fn zswap_is_best_only_where_its_pool_does_not_take_what_it_saves() {

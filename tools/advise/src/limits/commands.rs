@@ -29,80 +29,76 @@ fn lines<const N: usize>(lines: [&str; N]) -> Vec<String> {
     lines.map(str::to_owned).into()
 }
 
-impl Enough {
+impl Means {
     /// How to set up the swap, each way of doing so, and then how to set the limit. In that order: Linux
     /// kills what is over its limit and has no swap. It is undone in the other order.
     #[must_use]
-    pub fn means(&self) -> Vec<Means> {
-        let mut means = self.swap_means();
-        means.extend(self.limit_means());
+    pub fn all(enough: &Enough) -> Vec<Self> {
+        let mut means = swap_means(enough);
+        means.extend(limit_means(enough));
         means
     }
+}
 
-    /// How to set the limit: for a unit of systemd, or a group of either version of cgroups. UNIT and GROUP
-    /// stand for their names. The commands that undo it are for the same shell: they restore what was there.
-    fn limit_means(&self) -> Vec<Means> {
-        let (high, max) = (self.high, self.max);
-        // Version 1 does not charge a group for the pool of zswap.
-        let limit = high - self.pool;
-        vec![
-            Means {
-                name: "systemd",
-                apply: lines([
-                    "high=$(systemctl show --value -p MemoryHigh UNIT) max=$(systemctl show --value -p MemoryMax UNIT)",
-                    &format!(
-                        "systemctl set-property --runtime UNIT MemoryHigh={}M MemoryMax={}M",
-                        high >> 20,
-                        max >> 20
-                    ),
-                ]),
-                undo: lines([
-                    "systemctl set-property --runtime UNIT MemoryHigh=${high:?} MemoryMax=${max:?}",
-                ]),
-            },
-            Means {
-                name: "cgroup_v2",
-                apply: lines([
-                    &format!("high=$(cat {V2}/memory.high) max=$(cat {V2}/memory.max)"),
-                    &format!("echo {high} > {V2}/memory.high"),
-                    &format!("echo {max} > {V2}/memory.max"),
-                ]),
-                undo: ["high", "max"].map(|file| format!("echo ${{{file}:?}} > {V2}/memory.{file}")).into(),
-            },
-            Means {
-                name: "cgroup_v1",
-                apply: lines([
-                    &format!("old=$(cat {V1}/memory.limit_in_bytes)"),
-                    &format!("echo {limit} > {V1}/memory.limit_in_bytes"),
-                ]),
-                undo: lines([&format!("echo ${{old:?}} > {V1}/memory.limit_in_bytes")]),
-            },
-        ]
-    }
+/// How to set the limit: for a unit of systemd, or a group of either version of cgroups. UNIT and GROUP
+/// stand for their names. The commands that undo it are for the same shell: they restore what was there.
+fn limit_means(enough: &Enough) -> Vec<Means> {
+    let (high, max) = (enough.high, enough.max);
+    // Version 1 does not charge a group for the pool of zswap.
+    let limit = high - enough.pool;
+    vec![
+        Means {
+            name: "systemd",
+            apply: lines([
+                "high=$(systemctl show --value -p MemoryHigh UNIT) max=$(systemctl show --value -p MemoryMax UNIT)",
+                &format!(
+                    "systemctl set-property --runtime UNIT MemoryHigh={}M MemoryMax={}M",
+                    high >> 20,
+                    max >> 20
+                ),
+            ]),
+            undo: lines(["systemctl set-property --runtime UNIT MemoryHigh=${high:?} MemoryMax=${max:?}"]),
+        },
+        Means {
+            name: "cgroup_v2",
+            apply: lines([
+                &format!("high=$(cat {V2}/memory.high) max=$(cat {V2}/memory.max)"),
+                &format!("echo {high} > {V2}/memory.high"),
+                &format!("echo {max} > {V2}/memory.max"),
+            ]),
+            undo: ["high", "max"].map(|file| format!("echo ${{{file}:?}} > {V2}/memory.{file}")).into(),
+        },
+        Means {
+            name: "cgroup_v1",
+            apply: lines([
+                &format!("old=$(cat {V1}/memory.limit_in_bytes)"),
+                &format!("echo {limit} > {V1}/memory.limit_in_bytes"),
+            ]),
+            undo: lines([&format!("echo ${{old:?}} > {V1}/memory.limit_in_bytes")]),
+        },
+    ]
+}
 
-    /// How to set up the swap that the limit was predicted with, beside what the host has.
-    fn swap_means(&self) -> Vec<Means> {
-        let size = self.swap_bytes >> 20;
-        match self.least.setting.swap {
-            swap @ (LimitSwap::Zram | LimitSwap::ZramZstd) => {
-                let algorithm = if swap == LimitSwap::Zram { "lz4" } else { "zstd" };
-                zram(size, algorithm)
-            }
-            LimitSwap::Zswap => {
-                let Means { apply, mut undo, .. } = disk(size);
-                // What was there is read first: on a host without zswap nothing else is done.
-                let apply = vec![format!(
-                    "compressor=$(cat {ZSWAP}/compressor) && enabled=$(cat {ZSWAP}/enabled) && {} && \
-                     echo lz4 > {ZSWAP}/compressor && echo Y > {ZSWAP}/enabled",
-                    apply.concat()
-                )];
-                undo.extend(
-                    ["enabled", "compressor"].map(|file| format!("echo ${{{file}:?}} > {ZSWAP}/{file}")),
-                );
-                vec![Means { name: "zswap", apply, undo }]
-            }
-            LimitSwap::Disk => vec![disk(size)],
+/// How to set up the swap that the limit was predicted with, beside what the host has.
+fn swap_means(enough: &Enough) -> Vec<Means> {
+    let size = enough.swap_bytes >> 20;
+    match enough.least.setting.swap {
+        swap @ (LimitSwap::Zram | LimitSwap::ZramZstd) => {
+            let algorithm = if swap == LimitSwap::Zram { "lz4" } else { "zstd" };
+            zram(size, algorithm)
         }
+        LimitSwap::Zswap => {
+            let Means { apply, mut undo, .. } = disk(size);
+            // What was there is read first: on a host without zswap nothing else is done.
+            let apply = vec![format!(
+                "compressor=$(cat {ZSWAP}/compressor) && enabled=$(cat {ZSWAP}/enabled) && {} && \
+                 echo lz4 > {ZSWAP}/compressor && echo Y > {ZSWAP}/enabled",
+                apply.concat()
+            )];
+            undo.extend(["enabled", "compressor"].map(|file| format!("echo ${{{file}:?}} > {ZSWAP}/{file}")));
+            vec![Means { name: "zswap", apply, undo }]
+        }
+        LimitSwap::Disk => vec![disk(size)],
     }
 }
 
@@ -155,8 +151,8 @@ fn disk(size: u64) -> Means {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::figures::Range;
     use crate::limits::{LimitSetting, Need, Priced};
+    use crate::range::Range;
 
     fn enough(swap: LimitSwap) -> Enough {
         let setting = LimitSetting { percent: 75, bytes: 75 << 20, need: Need::default(), swap };
@@ -169,14 +165,14 @@ mod tests {
 
     #[test]
     fn a_limit_is_set_and_taken_away() {
-        let means = enough(LimitSwap::Zram).limit_means();
+        let means = limit_means(&enough(LimitSwap::Zram));
         assert_eq!(means[0].apply[1], "systemctl set-property --runtime UNIT MemoryHigh=80M MemoryMax=90M");
         assert!(
             means[1].apply[2].starts_with("echo 94371840 > ") && means[1].apply[2].ends_with("memory.max")
         );
         assert!(means[2].apply[1].starts_with("echo 83886080 > "), "version 1 has no memory.high");
         assert!(means.iter().all(|means| !means.undo.is_empty()));
-        let with_pool = Enough { pool: 20 << 20, ..enough(LimitSwap::Zswap) }.limit_means();
+        let with_pool = limit_means(&Enough { pool: 20 << 20, ..enough(LimitSwap::Zswap) });
         let first = &with_pool[2].apply[1];
         assert!(first.starts_with("echo 62914560 > "), "version 1 is charged for no pool: {first}");
     }
@@ -184,7 +180,7 @@ mod tests {
     #[test]
     fn each_swap_can_be_set_up() {
         let lines =
-            |swap| enough(swap).swap_means().iter().flat_map(|means| means.apply.clone()).collect::<Vec<_>>();
+            |swap| swap_means(&enough(swap)).iter().flat_map(|means| means.apply.clone()).collect::<Vec<_>>();
         assert!(lines(LimitSwap::Zram)[2].contains("zram-size = 128"));
         assert!(lines(LimitSwap::ZramZstd)[2].contains("algorithm = zstd"));
         assert!(!lines(LimitSwap::Zram).iter().any(|line| line.contains("zram0")), "the host may have one");
@@ -200,7 +196,7 @@ mod tests {
     #[test]
     fn zram_is_used_before_files_and_both_before_what_there_is() {
         let priority = |swap| -> Vec<i32> {
-            let lines = enough(swap).swap_means().into_iter().flat_map(|means| means.apply);
+            let lines = swap_means(&enough(swap)).into_iter().flat_map(|means| means.apply);
             let after = |line: &str, word: &str| {
                 let (_, rest) = line.split_once(word)?;
                 let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -222,7 +218,7 @@ mod tests {
     #[test]
     fn the_swap_is_set_up_before_the_limit() {
         for swap in LimitSwap::ALL {
-            let names: Vec<_> = enough(swap).means().iter().map(|means| means.name).collect();
+            let names: Vec<_> = Means::all(&enough(swap)).iter().map(|means| means.name).collect();
             let limits = names.iter().position(|&name| name == "systemd").expect("a limit");
             assert!(limits > 0 && names[limits..] == ["systemd", "cgroup_v2", "cgroup_v1"], "{names:?}");
         }
@@ -231,8 +227,8 @@ mod tests {
     /// Each that changes what the host has keeps that in a variable of the shell, and the undo uses it.
     #[test]
     fn what_was_there_is_restored() {
-        let all = LimitSwap::ALL.map(|swap| enough(swap).swap_means()).concat();
-        for means in enough(LimitSwap::Disk).limit_means().iter().chain(&all) {
+        let all = LimitSwap::ALL.map(|swap| swap_means(&enough(swap))).concat();
+        for means in limit_means(&enough(LimitSwap::Disk)).iter().chain(&all) {
             let undo = means.undo.join("; ");
             // An undo in another shell does nothing: an empty limit would be one of 0.
             assert_eq!(undo.matches('$').count(), undo.matches(":?}").count(), "{means:?}");

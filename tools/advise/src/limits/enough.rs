@@ -3,7 +3,7 @@
 use super::Limits;
 use super::figures::LimitRow;
 use super::setting::LimitSetting;
-use crate::figures::Range;
+use crate::range::Range;
 use crate::swap::LimitSwap;
 
 /// The share of the run time that a program may be stalled for lack of memory.

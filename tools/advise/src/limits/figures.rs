@@ -1,8 +1,8 @@
 //! Figures of replays within one limit.
 
 use super::stall;
-use crate::figures::Range;
 use crate::less::LimitOutcome;
+use crate::range::Range;
 use crate::swap::LimitSwap;
 use quire_arch::PAGE_SIZE;
 use quire_replay::PressureFigures;

@@ -26,10 +26,10 @@ pub(crate) use peak::TrialPeak;
 pub use setting::{LimitSetting, Need, Tries};
 
 use crate::error::AdviseError;
-use crate::figures::Range;
 use crate::jobs::{Progress, in_parallel};
 use crate::less::{LimitOutcome, Missing, stayed};
 use crate::point::{Amount, Asked, Less, Meant, Point};
+use crate::range::Range;
 use crate::setting::{Setting, phases};
 use crate::source::{Source, if_stored};
 use crate::swap::LimitSwap;

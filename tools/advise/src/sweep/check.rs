@@ -2,10 +2,10 @@
 //! passes here fit their types.
 
 use crate::error::AdviseError;
-use crate::figures::Outcome;
 use crate::found::Found;
 use crate::less::{LimitOutcome, PeakFound, Stay};
 use crate::limits::Need;
+use crate::outcome::Outcome;
 use crate::point::{Amount, Asked, Less, MOST, Meant};
 use crate::sweep::request::Request;
 use quire_replay::{ForkFigures, LifeFigures, LifeSample, MappingLife, PressureFigures};
@@ -58,7 +58,7 @@ fn is_outcome(outcome: &Outcome) -> bool {
         outcome;
     let Outcome { unexplained, unrecorded_shared, unrecorded_pages, .. } = outcome;
     let counts = [*differences, *lost, *unheard, *unrecorded_shared, *unrecorded_pages];
-    let is_process = |process: &crate::figures::ProcessRow| {
+    let is_process = |process: &crate::outcome::ProcessRow| {
         is_count(&[process.peak_anonymous, process.peak_page_tables])
             && process.near.iter().all(|near| near.used > 0 && near.most > 0)
     };

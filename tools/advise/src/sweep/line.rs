@@ -3,10 +3,10 @@
 use super::check::{check, is_header, is_of, is_possible, is_request};
 use super::request::{Number, Request};
 use crate::error::AdviseError;
-use crate::figures::Outcome;
 use crate::found::Found;
 use crate::identity::{Identity, digest, from_hexadecimal, hexadecimal};
 use crate::less::{LimitOutcome, PeakFound};
+use crate::outcome::Outcome;
 use crate::point::Point;
 use crate::source::anywhere;
 use quire_replay::{MappingLife, Replay, ReplayOptions};

@@ -250,7 +250,7 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
         size(enough.high as f64),
         size(enough.max as f64)
     ));
-    for means in enough.means() {
+    for means in Means::all(enough) {
         lines.extend(commands(&means));
     }
     lines
@@ -397,7 +397,7 @@ pub(super) fn enough(limits: &Limits) -> Value {
         })
     };
     let known = limits.unknown.is_none();
-    let means = limits.enough.iter().filter(|enough| known && enough.saved > 0).flat_map(Enough::means);
+    let means = limits.enough.iter().filter(|enough| known && enough.saved > 0).flat_map(Means::all);
     let means = means.map(|means| json!({ "means": means.name, "apply": means.apply, "undo": means.undo }));
     json!({
         "least": priced(least),
