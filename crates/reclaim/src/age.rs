@@ -5,7 +5,8 @@ use crate::shrink::{BATCH, Isolated, shrink};
 use quire_arch::{NodeId, Platform};
 use quire_frame::{FrameFlags, VmEvent};
 use quire_memcg::{Begin, LruList, MemcgId, MemcgStat, Most};
-use quire_space::{Spaces, referenced};
+use quire_pageout::referenced;
+use quire_space::Spaces;
 
 /// One memcg's lists on one node.
 pub(crate) struct Lists<'s, P: Platform> {

@@ -10,7 +10,8 @@ use quire_frame::{
     FolioCounter, FolioGuard, Frame, FrameChain, FrameFlags, FrameState, HeldParts, Kind, VmEvent,
 };
 use quire_memcg::{LruList, MemcgId, MemcgStat};
-use quire_space::{LockFound, Spaces, UnmapBatch, Unmapped, referenced};
+use quire_pageout::{LockFound, UnmapBatch, Unmapped, referenced};
+use quire_space::Spaces;
 use quire_swap::{IoState, NoSlots, Shadow};
 
 /// Folios that are paged out together.
@@ -67,7 +68,7 @@ struct Ready<'s, P: Platform> {
 /// Pages out those of `folios` that it can, and puts the others back on their lists. Returns the pages freed.
 pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pressure: Pressure) -> u64 {
     let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
-    let mut batch = UnmapBatch::new(spaces);
+    let mut batch = UnmapBatch::new(spaces.rmap(), spaces.exits());
     let mut parts = HeldParts::new();
     let mut freed = 0;
     for head in folios.drain(..) {

@@ -17,7 +17,6 @@
 //! - `caller`: the space that a call is made on.
 //! - `calls`: Linux's calls, and faults.
 //! - `space`: the handle to a space, with a door for each call.
-//! - `unmap_batch`: spaces out of which reclaim unmaps folios.
 //! - `swapoff`: swapping in everything from a device.
 //! - `khugepaged`: the background step that collapses page tables.
 //! - `audit`: the recount of all that spaces use.
@@ -41,7 +40,6 @@ mod resolve;
 mod space;
 mod spaces;
 mod swapoff;
-mod unmap_batch;
 
 pub use audit::{SpaceViolation, audit_spaces};
 pub use calls::advise::Advice;
@@ -56,7 +54,7 @@ pub use khugepaged::{KhugepagedStep, khugepaged_step, khugepaged_totals};
 pub use mapping::Mapping;
 pub use quire_frame::SplitError;
 pub use quire_pagetable::{FlushCause, GatherTechnique, RemapTechnique, SpaceId, TablesTechnique};
-pub use quire_paging::{FaultError, LockFound, Need, Referenced, Unmapped, referenced};
+pub use quire_paging::{FaultError, Need};
 pub use quire_thp::{
     HugeConfig, HugeControls, HugeDefrag, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
     KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
@@ -73,4 +71,3 @@ pub use space::{
 };
 pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Reclaiming, Spaces, SpacesConfig, Victims};
 pub use swapoff::{SwapOffError, swapoff, swapon};
-pub use unmap_batch::UnmapBatch;

@@ -25,7 +25,6 @@ use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{Asid, CpuId, Pfn, Pin, Platform};
 use quire_pagetable::{FlushCause, SpaceId, Unmapper};
-use quire_sync::atomic::{Ordering, fence};
 use quire_vma::{Layout, Limits, Rights, SpaceCore, SpaceFigures};
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
@@ -183,7 +182,7 @@ impl<'m, P: Platform> Space<'m, P> {
     /// Its program, as the OOM killer sees it.
     #[inline]
     pub fn oom(&self) -> SpaceOom<'_, P> {
-        SpaceOom::new(self)
+        SpaceOom::new(self.spaces, self.core())
     }
 
     /// What its program has set for itself by `prctl`.
@@ -194,8 +193,7 @@ impl<'m, P: Platform> Space<'m, P> {
 
     /// The usage of the space at this moment.
     pub fn figures(&self) -> SpaceFigures {
-        let core = self.core();
-        core.usage.figures(core.vmas.len() as u64, &core.tables.residency)
+        self.core().figures()
     }
 
     /// What [`figures`](Self::figures) has as `resident_anonymous`, for who asks at each touch.
@@ -204,27 +202,26 @@ impl<'m, P: Platform> Space<'m, P> {
     pub fn resident_anonymous(&self) -> u64 {
         self.core().tables.residency.anonymous() * quire_arch::PAGE_SIZE
     }
+}
 
-    /// Takes this handle off the count, and returns whether it was the last one: then the core is the
-    /// caller's.
-    fn was_last(&self) -> bool {
-        // Release, and acquire for the last one: it sees what was done through every other handle.
-        let last = self.core().handles.fetch_sub(1, Ordering::Release) == 1;
-        if last {
-            fence(Ordering::Acquire);
-        }
-        last
-    }
-
-    /// Unmaps everything. Cannot fail and allocates nothing.
-    fn exit(&mut self) {
+/// Unmaps everything in a space and frees it. Cannot fail and allocates nothing.
+///
+/// # Safety
+///
+/// The last handle is gone, and the core is the caller's.
+unsafe fn exit<P: Platform>(spaces: &Spaces<P>, core: NonNull<SpaceCore>) {
+    {
+        // SAFETY: live until it is destroyed below.
+        let core = unsafe { core.as_ref() };
         // Without handles no thread can use the space, so no CPU has to be interrupted for what follows.
-        self.spaces.current().clear::<P>(&self.core().tables);
-        let mut section = MmapWriter::begin(self.spaces, self.core());
+        spaces.current().clear::<P>(&core.tables);
+        let mut section = MmapWriter::begin(spaces, core);
         let mut unmapper = Unmapper::new(section.tables(), FlushCause::Exit);
         section.unmap_everything(&mut unmapper);
         unmapper.finish();
     }
+    // SAFETY: it has no handle; it is empty and current nowhere.
+    unsafe { spaces.destroy(core) };
 }
 
 /// A handle to the same space with which `mmap`, `mremap`, `brk`, `mprotect`, `mlock` and `mlockall` change
@@ -238,18 +235,16 @@ pub fn without_population<'m, P: Platform>(space: &Space<'m, P>) -> Space<'m, P>
 
 impl<P: Platform> Clone for Space<'_, P> {
     fn clone(&self) -> Self {
-        // Relaxed: a new handle is made from one, so the count cannot be falling to zero.
-        self.core().handles.fetch_add(1, Ordering::Relaxed);
+        self.core().hold();
         Self { spaces: self.spaces, core: self.core, rights: self.rights, populates: self.populates }
     }
 }
 
 impl<P: Platform> Drop for Space<'_, P> {
     fn drop(&mut self) {
-        if self.was_last() {
-            self.exit();
-            // SAFETY: the last handle; the space is empty and current nowhere.
-            unsafe { self.spaces.destroy(self.core) };
+        if self.core().let_go() {
+            // SAFETY: the last handle.
+            unsafe { exit(self.spaces, self.core) };
         }
     }
 }

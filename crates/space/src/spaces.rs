@@ -1,7 +1,6 @@
 //! All address spaces of one machine, and what they share.
 
 mod asid_pool;
-mod exits;
 mod list;
 mod oom_turns;
 mod reclaim;
@@ -26,7 +25,6 @@ use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::{self, NonNull};
 use core::slice;
-use exits::Exits;
 use list::SpaceList;
 use oom_turns::OomTurns;
 use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
@@ -41,7 +39,7 @@ use quire_swap::Swap;
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_thp::{HugeConfig, HugeControls, Thp, ThpState};
-use quire_vma::{Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
+use quire_vma::{Exits, Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
 use quire_vma_tree::tree::{Node, NodeStore, OutOfNodes};
 use reclaims::Reclaims;
 
@@ -218,6 +216,12 @@ impl<P: Platform> Spaces<P> {
     #[inline]
     pub fn zero_page(&self) -> Pfn {
         self.memory.zero_page()
+    }
+
+    /// The spaces whose last handle was one of reclaim.
+    #[inline]
+    pub fn exits(&self) -> &Exits {
+        &self.exits
     }
 
     /// The space that each CPU runs.

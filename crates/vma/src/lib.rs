@@ -17,6 +17,7 @@
 //! - `reap_patience`: how long the OOM killer waits for a killed program whose mmap lock is taken.
 //! - `usage`: the sizes of an address space's mappings.
 //! - `space_core`: VMAs, anon_vmas, and what they belong to.
+//! - `exits`: handles of reclaim, and the spaces that wait for their exit.
 //! - `hugetlb`: mappings of hugetlb pages.
 //! - `rmap`: making anon_vmas, and the walk from a page to its mappings.
 //! - `audit`: the auditor's recount of anon_vmas.
@@ -27,6 +28,7 @@
 extern crate std;
 
 mod audit;
+mod exits;
 mod flags;
 mod fork_sequence;
 mod huge_disable;
@@ -42,6 +44,7 @@ mod swap_window;
 mod usage;
 
 pub use audit::{AnonVmaAudit, AnonVmaViolation};
+pub use exits::{Exits, SpaceHold};
 pub use flags::{Protection, SMAPS_MNEMONICS, VmFlags};
 pub use fork_sequence::ForkSequence;
 pub use huge_disable::{AtomicHugeDisable, HugeDisable};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The crates that an embedder has to do with, from the platform's interface up.
-pub(crate) const CRATES: [&str; 13] = [
+pub(crate) const CRATES: [&str; 14] = [
     "arch",
     "frame",
     "slab",
@@ -21,6 +21,7 @@ pub(crate) const CRATES: [&str; 13] = [
     "pagetable",
     "vma",
     "thp",
+    "pageout",
     "paging",
     "space",
     "reclaim",

@@ -1,7 +1,7 @@
 //! Discarding lazily freed pages (MADV_FREE) against writes, forks and unmaps of them.
 
 use crate::machines::*;
-use quire_space::referenced;
+use quire_pageout::referenced;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 

@@ -1,7 +1,7 @@
 //! Machines of the models, with a swap device or without, and what the models do with them.
 
 pub(crate) use crate::harness::*;
-use quire_space::referenced;
+use quire_pageout::referenced;
 use quire_sync::atomic::as_one_step;
 
 /// The last page below a border of every level of tables.

@@ -4,7 +4,7 @@
 
 use crate::common::*;
 use quire_frame::FolioGuard;
-use quire_space::{UnmapBatch, Unmapped};
+use quire_pageout::{UnmapBatch, Unmapped};
 
 /// The addresses of one table.
 const TABLE: VirtAddr = VirtAddr(GIB);
@@ -52,7 +52,7 @@ fn check_after(
         space.madvise(AT, PAGE, Advice::Free).unwrap();
         assert_eq!(program.read_u64(AT), Ok(1), "without the translation the test means nothing");
         let spaces = machine.memory().spaces();
-        let mut batch = UnmapBatch::new(spaces);
+        let mut batch = UnmapBatch::new(spaces.rmap(), spaces.exits());
         let before = first(&machine, &space, &mut batch);
         let (head, guard) = hold(&machine, &space, AT);
         assert_eq!(batch.unmap_to_discard(head), Unmapped::All);

@@ -7,7 +7,7 @@
 
 use crate::common::*;
 use quire_frame::FolioGuard;
-use quire_space::{UnmapBatch, Unmapped};
+use quire_pageout::{UnmapBatch, Unmapped};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -173,7 +173,7 @@ impl<'m> Changer<'_, 'm> {
     /// Unmaps pages, makes calls, and flushes.
     fn window(&mut self) {
         let spaces = self.machine.memory().spaces();
-        let mut batch = UnmapBatch::new(spaces);
+        let mut batch = UnmapBatch::new(spaces.rmap(), spaces.exits());
         let mut out = Vec::new();
         let first = self.random.below(PAGES);
         let end = (first + 1 + self.random.below(3)).min(PAGES);

@@ -51,7 +51,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// A locked mapping no longer maps a page of `folio`; others may. The page was taken out of the mapping
     /// before: a thread that marks the folio for a locked mapping that it saw looks at the mappings once more
-    /// (`quire_paging::referenced`).
+    /// (`quire_pageout::referenced`).
     pub fn munlock(self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>) {
         if self.lists_anonymous() {
             self.set_mlocked(pin, folio, false);

@@ -11,8 +11,8 @@ use crate::faults::PopulateError;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Access, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;
+use quire_pageout::{Ageing, Cold, LazyFree};
 use quire_pagetable::{FlushCause, FreeableRange, Guards, Tables, Unmapper, Zap};
-use quire_paging::{Ageing, Cold, LazyFree};
 use quire_thp::{CollapseError, HugeUse, NewFolio, Presence, huge_borders};
 use quire_vma::{Backing, VmFlags, Vma, VmaSnapshot, may_split};
 

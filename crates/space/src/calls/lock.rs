@@ -8,7 +8,7 @@ use crate::mmap_writer::MmapWriter;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_paging::set_mlocked;
+use quire_pageout::set_mlocked;
 use quire_sync::atomic::Ordering;
 use quire_vma::{Rights, VmFlags};
 

@@ -8,8 +8,8 @@ use crate::calls::remap_request::{Remap, RemapFlags};
 use crate::error::Error;
 use crate::mmap_writer::{MmapWriter, Prepared};
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_pageout::set_mlocked;
 use quire_pagetable::{FlushCause, FreeableRange, Mover, Relocation, Unmapper};
-use quire_paging::set_mlocked;
 use quire_vma::{AnonVmaRef, HugePages, Proposal, Protection, VmFlags, Vma, VmaSnapshot};
 
 pub(crate) fn mremap<P: Platform>(

@@ -3,8 +3,8 @@
 use super::{MmapWriter, Prepared, clip_end, clip_start};
 use crate::error::Error;
 use quire_arch::{PagingFormat, Platform, VirtAddr, VirtRange};
-use quire_pagetable::{FlushCause, FreeableRange, Unmapper, Zap};
-use quire_paging::set_mlocked;
+use quire_pageout::set_mlocked;
+use quire_pagetable::{FreeableRange, Unmapper, Zap};
 use quire_vma::{VmFlags, Vma};
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
@@ -119,14 +119,6 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             let all = VirtRange::new(first.range.start(), last.range.end());
             unmapper.unmap(all, FreeableRange::everything());
         }
-    }
-
-    /// Frees the table that covers `range` if it is empty.
-    #[inline(never)]
-    pub(crate) fn free_emptied(&mut self, range: VirtRange) {
-        let mut unmapper = Unmapper::new(self.tables(), FlushCause::PageOut);
-        unmapper.free_empty(range, FreeableRange(range));
-        unmapper.finish();
     }
 
     /// Unmaps `range` with everything that can fail first.

@@ -31,6 +31,7 @@ pub(crate) struct Held<'a, P: Platform> {
 
 /// Calls `work` with the cluster of `slot` under its lock, and with the slot's place in it. `None` if
 /// there is no such slot.
+#[inline]
 pub(crate) fn with_cluster<P: Platform, R>(
     devices: &SwapDevices<P>,
     slot: SlotId,

@@ -18,7 +18,7 @@ use crate::layout::{AtomicLimits, Layout, Limits};
 use crate::lock::LockSequence;
 use crate::reap_patience::ReapPatience;
 use crate::rights::AtomicExecGain;
-use crate::usage::Usage;
+use crate::usage::{SpaceFigures, Usage};
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::{self, NonNull};
@@ -26,7 +26,7 @@ use quire_arch::LockClass;
 use quire_memcg::MemcgId;
 use quire_pagetable::{SpaceId, SpaceTables};
 use quire_sync::RwSleepLock;
-use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use quire_sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use quire_vma_tree::tree::RangeTree;
 
 /// A core's place on the list of all spaces. Its cells are read and written under the list's lock only, which
@@ -103,7 +103,7 @@ pub struct SpaceCore {
     /// Its page tables.
     pub tables: SpaceTables,
     /// Handles; at 0 it exits.
-    pub handles: AtomicUsize,
+    handles: AtomicUsize,
     /// Held for writing to change mappings, shared to rely on them as a whole.
     pub mmap_lock: RwSleepLock,
     /// The lock sequence of its mappings' writers.
@@ -209,6 +209,30 @@ impl SpaceCore {
         let more = |handles: usize| if handles == 0 { None } else { Some(handles + 1) };
         // Relaxed: the core was found under the list's lock.
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    /// One more handle for a caller that has one.
+    #[inline]
+    pub fn hold(&self) {
+        // Relaxed: the count cannot be falling to zero.
+        self.handles.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes a handle off the count, and returns whether it was the last one: then the core is the caller's.
+    #[inline]
+    pub fn let_go(&self) -> bool {
+        // Release, and acquire for the last one: it sees what was done through every other handle.
+        let last = self.handles.fetch_sub(1, Ordering::Release) == 1;
+        if last {
+            fence(Ordering::Acquire);
+        }
+        last
+    }
+
+    /// The usage of the space at this moment.
+    #[inline]
+    pub fn figures(&self) -> SpaceFigures {
+        self.usage.figures(self.vmas.len() as u64, &self.tables.residency)
     }
 
     /// The memcg that new pages are charged to.

@@ -49,7 +49,7 @@ fn count(quire: &Path, file: &Path, setting: &str, switches: &[(&str, &str)]) ->
 }
 
 /// The crates of the memory manager.
-const CRATES: [&str; 14] = [
+const CRATES: [&str; 15] = [
     "quire_arch::",
     "quire_frame::",
     "quire_slab::",
@@ -57,6 +57,7 @@ const CRATES: [&str; 14] = [
     "quire_pagetable::",
     "quire_vma::",
     "quire_thp::",
+    "quire_pageout::",
     "quire_paging::",
     "quire_space::",
     "quire_sync::",

@@ -44,7 +44,7 @@ pub enum Unmapped {
 
 /// What an unmapped page leaves in its entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PteReplacement {
+pub(crate) enum PteReplacement {
     /// A swap entry; the slot of the folio's first page.
     Swap(SlotId),
     /// Nothing.
@@ -62,7 +62,7 @@ struct Job {
 
 /// Collects what an unmapping leaves to be flushed and freed. Called with the root lock held shared, and the
 /// locks of the table and of the folio: no handle of a space may be dropped.
-pub trait UnmapSink {
+pub(crate) trait UnmapSink {
     /// Translations of `range` in `space` may be cached, where `replacement` was left.
     fn add_stale(&mut self, space: &SpaceCore, range: VirtRange, replacement: PteReplacement);
 
@@ -73,7 +73,7 @@ pub trait UnmapSink {
 /// Unmaps the folio at `head`, with `replacement` in place of its pages. The caller has the folio lock and a
 /// reference, and flushes what `sink` collects before it releases the lock. With
 /// [`Nothing`](PteReplacement::Nothing) a page that was written to stays.
-pub fn unmap_folio<P: Platform>(
+pub(crate) fn unmap_folio<P: Platform>(
     rmap: Rmap<'_, P>,
     head: Pfn,
     replacement: PteReplacement,
