@@ -2,7 +2,6 @@
 # Arrows go down only: between crates, and between the modules of a crate.
 #
 #     checks/layers.sh            fails on an arrow that goes up, an impl block out of place and a type that is several
-#     checks/layers.sh --list     prints those that the bounds in checks/layers.py still allow, too
 #     checks/layers.sh --plant    plants one of each kind in the sources as read, and fails if one is not found
 #
 # The order of crates is that of docs/architecture.md; dependencies of tests do not count. The order of modules is the list
@@ -17,7 +16,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v python3 > /dev/null || { echo "python3 is missing; install it with: apt-get install python3" >&2; exit 2; }
 
 case ${1:-} in
-'' | --list | --plant) exec python3 checks/layers.py . "$@" ;;
+'' | --plant) exec python3 checks/layers.py . "$@" ;;
 *)
     sed -n '2,/^set /{ /^#/ s/^# \{0,1\}//p }' "${BASH_SOURCE[0]}" >&2
     exit 2

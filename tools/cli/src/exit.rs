@@ -1,66 +1,16 @@
-//! Exit codes: 0 success, 1 the work found a failure, 2 wrong usage or input.
+//! How the program ends that could not do its work: a line on stderr, and an exit code.
 
 use crate::args::Arguments;
+use crate::failure::{Failure, WRONG_INPUT};
 use crate::output::warn;
 use clap::CommandFactory;
-use quire_advise::AdviseError;
-use quire_output::FileError;
-use std::fmt;
 use std::iter;
 use std::process::ExitCode;
 
-/// The work was done and found something wrong.
-pub(crate) const FOUND_FAILURE: u8 = 1;
-/// Wrong usage or input.
-const WRONG_INPUT: u8 = 2;
-
-/// Why a command could not do its work: one line of text.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    line: String,
-    code: u8,
-}
-
-impl Failure {
-    /// The input or the usage is wrong.
-    pub(crate) fn input(error: impl fmt::Display) -> Self {
-        Self { line: error.to_string(), code: WRONG_INPUT }
-    }
-
-    /// The work itself failed.
-    pub(crate) fn work(error: impl fmt::Display) -> Self {
-        Self { line: error.to_string(), code: FOUND_FAILURE }
-    }
-
-    /// What happened.
-    pub(crate) fn line(&self) -> &str {
-        &self.line
-    }
-
-    /// Says it on stderr and gives the exit code.
-    pub(crate) fn report(self) -> ExitCode {
-        warn(self.line());
-        ExitCode::from(self.code)
-    }
-}
-
-/// A wrong place is wrong usage; a full disk is not.
-impl From<FileError> for Failure {
-    fn from(error: FileError) -> Self {
-        match error {
-            FileError::Write { .. } | FileError::Name { .. } => Self::work(error),
-            _ => Self::input(error),
-        }
-    }
-}
-
-impl From<AdviseError> for Failure {
-    fn from(error: AdviseError) -> Self {
-        match error {
-            AdviseError::DoesNotFit(..) | AdviseError::HostIsShort(_) => Self::work(error),
-            _ => Self::input(error),
-        }
-    }
+/// Says on stderr why a command could not do its work.
+pub(crate) fn report(failure: &Failure) -> ExitCode {
+    warn(failure.line());
+    ExitCode::from(failure.code())
 }
 
 /// Returns what the argument parser stopped at: help and version are no failures.

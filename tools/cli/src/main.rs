@@ -1,4 +1,15 @@
 //! `quire`: records the memory life of real programs and runs it again on Quire.
+//!
+//! # Modules, lowest first
+//!
+//! - `failure`: why a command could not do its work, and the exit codes.
+//! - `examples`: the examples of the help.
+//! - `interrupt`: signals.
+//! - `args`: the command line.
+//! - `output`: what is printed.
+//! - `exit`: how the program ends that could not do its work.
+//! - `pictures`: what the pages of `--report` show.
+//! - `commands`: the commands.
 
 #![warn(clippy::print_stdout, clippy::print_stderr, reason = "`output` escapes what is printed")]
 
@@ -6,13 +17,13 @@ mod args;
 mod commands;
 mod examples;
 mod exit;
+mod failure;
 mod interrupt;
 mod output;
 mod pictures;
 
 use args::{Arguments, Command};
 use clap::Parser;
-use exit::Failure;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -39,5 +50,5 @@ fn main() -> ExitCode {
         Some(Command::Completions { shell }) => commands::manual::completions(shell),
         Some(Command::Man { folder }) => commands::manual::pages(folder.as_deref()),
     };
-    result.unwrap_or_else(Failure::report)
+    result.unwrap_or_else(|failure| exit::report(&failure))
 }

@@ -5,7 +5,7 @@ use super::recordings::Recordings;
 use super::replay::refuse_pipe;
 use super::{at_once, merge, other_place};
 use crate::args::AdviseArguments;
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{

@@ -1,7 +1,7 @@
 //! `quire calibrate`.
 
 use crate::args::CalibrateArguments;
-use crate::exit::Failure;
+use crate::failure::Failure;
 use crate::output::costs;
 use std::process::ExitCode;
 

@@ -3,7 +3,7 @@
 use super::replay::recordings_among;
 use super::{at_once, instructions};
 use crate::args::CompareArguments;
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say_json, techniques, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{AdviseError, Comparison, Instructions, compare};

@@ -1,7 +1,7 @@
 //! `quire diff`.
 
 use crate::args::{DiffArguments, chosen_techniques};
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{comparison, progress::Bar, warn};
 use quire_diff::program::{HEADING, Program};
 use quire_diff::threads::{self, Side, ThreadOptions, ThreadReport};

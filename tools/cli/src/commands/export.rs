@@ -2,7 +2,7 @@
 
 use super::replay::{failure, prepared, refuse_pipe};
 use crate::args::{ExportArguments, ExportFormat, MachineArguments};
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, warn};
 use quire_output::Shown;
 use quire_replay::{Counters, Moment};

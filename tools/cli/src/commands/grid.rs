@@ -1,7 +1,7 @@
 //! The file that says what `quire sweep` replays of each recording.
 
 use crate::args::{percent, size, technique};
-use crate::exit::Failure;
+use crate::failure::Failure;
 use quire_advise::{Amount, Grid, LimitSwap, Tries, technique_names};
 use serde::Deserialize;
 use std::io::Read;

@@ -1,7 +1,7 @@
 //! `quire import`.
 
 use crate::args::{ImportArguments, ImportFormat};
-use crate::exit::Failure;
+use crate::failure::Failure;
 use crate::output::tell;
 use quire_trace::import::{self, ImportError};
 use std::process::ExitCode;

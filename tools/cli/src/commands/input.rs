@@ -6,7 +6,7 @@
 //! its output before writing on is not kept waiting. A terminal, and a device such as /dev/null, is the
 //! program's as it is.
 
-use crate::exit::Failure;
+use crate::failure::Failure;
 use crate::interrupt::with_signals_blocked;
 use quire_output::temporary_file;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};

@@ -1,6 +1,6 @@
 //! What the memory manager executes in a replay, counted by valgrind.
 
-use crate::exit::Failure;
+use crate::failure::Failure;
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
 //! `quire lab`.
 
 use crate::args::LabArguments;
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_lab::{EXPERIMENTS, Experiment, Report as LabReport, Scale, table};

@@ -1,7 +1,7 @@
 //! `quire man` and `quire completions`: files that a package installs with the program.
 
 use crate::args::Arguments;
-use crate::exit::Failure;
+use crate::failure::Failure;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use quire_output::{Kind, Meanwhile, WholeFile};

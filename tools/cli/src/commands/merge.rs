@@ -2,7 +2,7 @@
 
 use super::{at_once, other_place};
 use crate::args::AdviseArguments;
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{advice, fleet, progress::Bar, say_json, spark::may_draw, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{AdviseError, Fleet, Host, Merge, MergedProgram, heat_of};

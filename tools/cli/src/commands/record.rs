@@ -1,7 +1,7 @@
 //! `quire record`.
 
 use crate::args::{RecordArguments, Switch};
-use crate::exit::Failure;
+use crate::failure::Failure;
 use crate::output::{tell, warn};
 use quire_measure::{HostSwap, MeasureError, Swap, SwapKind, limit_files};
 use quire_record::{RecordError, RecordOptions, RecordTarget, ShownLimit, host_memory, record};

@@ -4,7 +4,7 @@ use super::at_once;
 use super::input::{Input, failed};
 use super::record::{not_recorded, pressure, swap_to_keep};
 use crate::args::AdviseArguments;
-use crate::exit::Failure;
+use crate::failure::Failure;
 use crate::interrupt::with_signals_blocked;
 use crate::output::warn;
 use quire_advise::{LimitSetting, Need, need};

@@ -1,8 +1,8 @@
 //! `quire replay`.
 
 use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
-use crate::exit::{FOUND_FAILURE, Failure};
-use crate::output::{json, progress::Bar, say_json, table, warn};
+use crate::failure::{FOUND_FAILURE, Failure};
+use crate::output::{json, progress::Bar, replay as words, say_json, warn};
 use crate::pictures::{self, Report};
 use quire_advise::{HEAT_COLUMNS, grid, touched_pages};
 use quire_mm::thp::HugeConfig;
@@ -155,7 +155,7 @@ pub(crate) fn show(file: &Path, report: &ReplayReport, as_json: bool) {
     if as_json {
         json::objects(file, report).iter().for_each(say_json);
     } else {
-        table::print(file, report);
+        words::print(file, report);
     }
 }
 

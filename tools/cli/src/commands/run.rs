@@ -3,7 +3,7 @@
 use super::record::not_recorded;
 use super::replay::{replay, show};
 use crate::args::RunArguments;
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::tell;
 use quire_output::temporary_file;
 use quire_record::{CallChoice, RecordOptions, RecordTarget, record};

@@ -2,7 +2,7 @@
 
 use super::{at_once, grid};
 use crate::args::{SweepArguments, line_words};
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say_bytes, say_json, warn};
 use quire_advise::{
     Grid, LINE_START, Number, Owner, PlannedLine, Request, check_request, open_regular, plan, run_line,

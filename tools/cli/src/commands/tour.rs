@@ -2,7 +2,7 @@
 
 use super::bundled::{in_folder, unpack};
 use super::{advise, compare};
-use crate::exit::{FOUND_FAILURE, Failure};
+use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{advice, say, techniques};
 use quire_advise::Host;
 use std::path::Path;

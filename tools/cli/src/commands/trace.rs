@@ -1,7 +1,7 @@
 //! `quire trace`.
 
 use crate::args::{TraceAction, TraceArguments};
-use crate::exit::Failure;
+use crate::failure::Failure;
 use crate::output::{dump, tell, warn};
 use quire_trace::format::TraceReader;
 use quire_trace::strip::{StripError, StripOptions, strip};

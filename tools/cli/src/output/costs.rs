@@ -1,15 +1,13 @@
 //! What `quire calibrate` prints.
 
+use super::columns::{aligned, headed};
 use super::{say, say_json};
-use crate::exit::Failure;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use crate::failure::Failure;
 use quire_measure::{Cost, Costs};
 
 pub(crate) fn print(costs: &Costs) {
     say(format_args!("{}, Linux {}; nanoseconds, the middle of several rounds\n", costs.cpu, costs.kernel));
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["what", "time", "least", "most", "of it zeroing"]);
+    let mut table = headed(["what", "time", "least", "most", "of it zeroing"]);
     let mut row = |what: String, cost: Cost, zeroing: String| {
         let of = |value: f64| format!("{value:.0}");
         table.add_row([what, of(cost.median), of(cost.min), of(cost.max), zeroing]);
@@ -34,10 +32,7 @@ pub(crate) fn print(costs: &Costs) {
             row("the same, where it splits an entry for 2 MiB: more".to_owned(), split, String::new());
         }
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    say(table);
+    say(aligned(table, 1..));
     match costs.kernel_memory {
         Some(kept) => say(format_args!(
             "The kernel keeps {} bytes for a thread, {} for a process, {} for a mapping, and page tables.",

@@ -1,9 +1,8 @@
 //! What `quire advise --from` prints for all programs together.
 
-use super::advice::size;
-use super::{say, say_wrapped};
-use crate::output::table::shorten;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use super::columns::{aligned, headed};
+use super::quantity::size;
+use super::{say, say_wrapped, shorten};
 use quire_advise::{Fleet, FleetSetting, Loser};
 use serde_json::{Value, json};
 
@@ -66,19 +65,8 @@ pub(crate) fn print(fleet: &Fleet) {
         "\nAll programs, each setting against the present one of each: memory is the sum of the peaks of anonymous\n\
          memory, time an estimate of what page faults save of the processor time:"
     ));
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
-        "setting",
-        "programs",
-        "now",
-        "suits",
-        "named",
-        "memory",
-        "change",
-        "time",
-        "worst loser",
-    ]);
+    let mut table =
+        headed(["setting", "programs", "now", "suits", "named", "memory", "change", "time", "worst loser"]);
     for setting in &fleet.settings {
         let FleetSetting { name, programs, present, named, suits, memory_now, memory, .. } = setting;
         let worst = setting
@@ -97,10 +85,7 @@ pub(crate) fn print(fleet: &Fleet) {
             worst,
         ]);
     }
-    for column in table.column_iter_mut().skip(1).take(7) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    say(table);
+    say(aligned(table, 1..8));
     verdict(fleet).iter().for_each(|line| say_wrapped(line));
 }
 

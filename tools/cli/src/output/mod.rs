@@ -1,20 +1,20 @@
 //! What is printed.
 
 pub(crate) mod advice;
-mod advice_amounts;
-mod advice_forks;
-mod advice_limits;
+mod columns;
 pub(crate) mod comparison;
 pub(crate) mod costs;
 pub(crate) mod dump;
 pub(crate) mod fleet;
 pub(crate) mod json;
+mod losses;
 pub(crate) mod progress;
+mod quantity;
+pub(crate) mod replay;
 pub(crate) mod spark;
-pub(crate) mod table;
 pub(crate) mod techniques;
 
-use crate::exit::FOUND_FAILURE;
+use crate::failure::FOUND_FAILURE;
 use quire_output::{Manner, Printed, Shown};
 use std::fmt::{Arguments, Display};
 use std::io::{ErrorKind, Write};
@@ -74,6 +74,15 @@ fn complain(text: Arguments<'_>) {
 /// The words of a command, on one line.
 pub(crate) fn command_line(words: &[Box<[u8]>]) -> String {
     words.iter().map(|word| Shown::bytes(word).to_string()).collect::<Vec<_>>().join(" ")
+}
+
+/// A text on one line of at most so many letters.
+fn shorten(text: &str, most: usize) -> String {
+    let text = Printed(text, Manner::Line).to_string();
+    if text.chars().count() <= most {
+        return text;
+    }
+    text.chars().take(most - 3).chain("...".chars()).collect()
 }
 
 /// The widest line of a text.

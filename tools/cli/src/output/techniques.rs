@@ -1,9 +1,9 @@
 //! What `quire compare` prints.
 
-use super::advice::{count, size};
-use super::table::shorten;
-use super::{say, say_wrapped};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use super::columns::{aligned, headed};
+use super::quantity::{count, size};
+use super::{say, say_wrapped, shorten};
+use comfy_table::Table;
 use quire_advise::{ComparedFigure, Comparison, Effect};
 use quire_output::Shown;
 use quire_replay::{DoesNotFit, ProcessReport, ReplayReport};
@@ -62,9 +62,7 @@ pub(crate) fn why_not_good(report: &ReplayReport) -> Option<String> {
 }
 
 fn table(effects: &[Effect]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(["technique", "setting", "figure", "before", "after", "gain"]);
+    let mut table = headed(["technique", "setting", "figure", "before", "after", "gain"]);
     for effect in effects.iter().filter(|effect| effect.nothing.is_none()) {
         let told = effect.figures.iter().filter(|figure| figure.before + figure.after > 0.0);
         for (place, figure) in told.enumerate() {
@@ -79,10 +77,7 @@ fn table(effects: &[Effect]) -> Table {
             ]);
         }
     }
-    for column in table.column_iter_mut().skip(3) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    aligned(table, 3..)
 }
 
 fn value(unit: &str, value: f64) -> String {
@@ -129,10 +124,9 @@ const COLUMNS: [(&str, &str, &str); 5] = [
 /// Prints a line a recording: what was replayed, and what each technique changes at most under the settings
 /// tried.
 pub(crate) fn print_overview(comparisons: &[Comparison]) {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
     let headings = ["recording", "calls", "faults", "diff", "peak MiB\n/ Linux's"].into_iter();
-    table.set_header(headings.chain(COLUMNS.map(|(.., heading)| heading)));
+    let headings = headings.chain(COLUMNS.map(|(.., heading)| heading));
+    let mut table = headed(headings);
     for comparison in comparisons {
         let processes = &comparison.report.processes;
         let sum = |of: fn(&ProcessReport) -> u64| processes.iter().map(of).sum::<u64>().to_string();
@@ -148,10 +142,7 @@ pub(crate) fn print_overview(comparisons: &[Comparison]) {
             COLUMNS.map(|(technique, figure, _)| largest_gain(&comparison.effects, technique, figure)),
         ));
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    say(table);
+    say(aligned(table, 1..));
     say("Peak: of the largest process, without pages of files. -: changes nothing for the program.");
 }
 

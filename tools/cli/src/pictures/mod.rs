@@ -14,7 +14,7 @@ pub(crate) use experiment::experiment;
 pub(crate) use fleet::fleet;
 pub(crate) use replay::replay;
 
-use crate::exit::Failure;
+use crate::failure::Failure;
 use crate::output::{command_line, say_json};
 use quire_output::WholeFile;
 use quire_report::{Cell, Column, Page, Section, Unit, page_file};

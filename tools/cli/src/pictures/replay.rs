@@ -1,7 +1,7 @@
 //! What `quire replay --report` draws.
 
 use super::{heat, life, provenance};
-use crate::output::{json, table};
+use crate::output::{json, replay as words};
 use quire_advise::Heat;
 use quire_measure::Costs;
 use quire_output::Shown;
@@ -59,7 +59,7 @@ fn verdict(report: &ReplayReport) -> Vec<String> {
         }
     ));
     if report.limited {
-        lines.push(table::memory(report));
+        lines.push(words::memory(report));
     }
     lines
 }

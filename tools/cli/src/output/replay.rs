@@ -1,8 +1,10 @@
-//! Tables as text.
+//! What `quire replay` prints.
 
-use super::{command_line, say, say_line};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_output::{Manner, Printed, Shown};
+use super::columns::{aligned, headed};
+use super::losses::losses;
+use super::{command_line, say, say_line, shorten};
+use comfy_table::Table;
+use quire_output::Shown;
 use quire_replay::{ProcessReport, ReplayReport};
 use std::path::Path;
 
@@ -26,27 +28,6 @@ pub(crate) fn print(file: &Path, report: &ReplayReport) {
     say("");
 }
 
-pub(super) fn shorten(text: &str, most: usize) -> String {
-    let text = Printed(text, Manner::Line).to_string();
-    if text.chars().count() <= most {
-        return text;
-    }
-    text.chars().take(most - 3).chain("...".chars()).collect()
-}
-
-/// What the recorder lost, each with its name: page faults and calls, of them those whose events Linux
-/// removed.
-pub(super) fn losses(lost: u64, unheard: u64) -> Vec<(&'static str, String)> {
-    let lost = lost.saturating_sub(unheard);
-    let of_ring = format!("{lost} page faults and calls were not recorded (the kernel's ring was full)");
-    let of_others = format!(
-        "{unheard} page faults of programs with other privileges were not recorded, nor were their calls without a \
-         stop (Linux removed the perf events)"
-    );
-    let all = [("lost", lost, of_ring), ("unheard", unheard, of_others)];
-    all.into_iter().filter(|(_, count, _)| *count > 0).map(|(name, _, what)| (name, what)).collect()
-}
-
 fn kib(bytes: u64) -> String {
     (bytes >> 10).to_string()
 }
@@ -59,9 +40,7 @@ fn beside(quire: u64, linux: Option<u64>) -> String {
 /// A line a process. Both sides of a column are of the moment at which the process ended (or its exec began);
 /// of several images the largest.
 fn processes(report: &ReplayReport) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
+    let mut table = headed([
         "process",
         "calls",
         "faults",
@@ -100,12 +79,7 @@ fn processes(report: &ReplayReport) -> Table {
     if busiest.len() < report.processes.len() {
         table.add_row([format!("and {} more", report.processes.len() - busiest.len())]);
     }
-    for column in 1..9 {
-        if let Some(column) = table.column_mut(column) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table
+    aligned(table, 1..)
 }
 
 fn allocator(report: &ReplayReport) -> String {

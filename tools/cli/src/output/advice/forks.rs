@@ -1,8 +1,9 @@
 //! What `quire advise` prints about forks.
 
-use super::advice::{count, put};
-use super::say;
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use super::range::{put, put_known};
+use crate::output::columns::{aligned, headed};
+use crate::output::quantity::count;
+use crate::output::say;
 use quire_advise::{ForkRow, Prediction, Row};
 use serde_json::{Map, Value};
 
@@ -13,9 +14,7 @@ pub(super) fn print(prediction: &Prediction) {
         return;
     }
     say("\nForks: entries that all of them copied, and writes to what was shared afterwards:");
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
+    let mut table = headed([
         "setting",
         "forks",
         "pages",
@@ -33,10 +32,7 @@ pub(super) fn print(prediction: &Prediction) {
         let time = estimate_ns.map_or_else(String::new, |time| format!("{:.1} ms", time.median / 1e6));
         table.add_row(std::iter::once(setting.name.clone()).chain(counts).chain([time]));
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    say(table);
+    say(aligned(table, 1..));
 }
 
 /// The figures by their names.
@@ -54,9 +50,6 @@ pub(super) fn object(fork: &ForkRow) -> Map<String, Value> {
     ] {
         put(&mut object, name, range);
     }
-    match estimate_ns {
-        Some(estimate) => put(&mut object, "estimate_ns", estimate),
-        None => _ = object.insert("estimate_ns".to_owned(), Value::Null),
-    }
+    put_known(&mut object, "estimate_ns", estimate_ns);
     object
 }

@@ -1,9 +1,11 @@
 //! What `quire advise` prints about memory limits.
 
-use super::advice::{count, put, put_measured, size};
-use super::advice_amounts::amount_name;
-use super::{say, say_wrapped};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use super::amounts::amount_name;
+use super::range::{put_known, put_measured};
+use crate::output::columns::{aligned, headed};
+use crate::output::quantity::{count, size};
+use crate::output::{say, say_wrapped};
+use comfy_table::Table;
 use quire_advise::{Amount, Enough, LimitRow, LimitSetting, LimitValidation, Limits, Means, Priced, Range};
 use serde_json::{Map, Value, json};
 
@@ -61,11 +63,11 @@ fn print_amounts(limits: &Limits, seconds: Range) {
         return;
     }
     say("\nLimits in bytes, and machines with so much RAM:");
-    let mut table = headed();
+    let mut table = headed(HEADINGS);
     for (amount, swap, row) in &limits.amounts {
         add_row(&mut table, amount_name(*amount, *swap, may_be_killed(row)), amount.bytes(), row, seconds);
     }
-    say(aligned(table));
+    say(aligned(table, 1..));
 }
 
 /// The kinds of swap that no limit was tried with.
@@ -106,22 +108,18 @@ fn may_be_killed(row: &LimitRow) -> bool {
     row.figures.is_some_and(|figures| figures.may_be_killed)
 }
 
-fn headed() -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header([
-        "limit",
-        "memory",
-        "major faults",
-        "swapped in",
-        "swapped out",
-        "compressed",
-        "stalled\nonce",
-        "again",
-        "of its time",
-    ]);
-    table
-}
+/// The headings of a table of limits.
+const HEADINGS: [&str; 9] = [
+    "limit",
+    "memory",
+    "major faults",
+    "swapped in",
+    "swapped out",
+    "compressed",
+    "stalled\nonce",
+    "again",
+    "of its time",
+];
 
 fn add_row(table: &mut Table, name: String, bytes: u64, row: &LimitRow, seconds: Range) {
     let memory = size(bytes as f64);
@@ -144,20 +142,12 @@ fn add_row(table: &mut Table, name: String, bytes: u64, row: &LimitRow, seconds:
     ]);
 }
 
-/// With numbers to the right.
-fn aligned(mut table: Table) -> Table {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
-}
-
 fn table(rows: &[(LimitSetting, LimitRow)], seconds: Range) -> Table {
-    let mut table = headed();
+    let mut table = headed(HEADINGS);
     for (setting, row) in rows {
         add_row(&mut table, name(setting, row), setting.bytes, row, seconds);
     }
-    aligned(table)
+    aligned(table, 1..)
 }
 
 fn price(priced: &Priced) -> String {
@@ -314,10 +304,7 @@ fn object(setting: &LimitSetting, row: &LimitRow, is_curve: bool, seconds: Range
         ("stall_once_ns", figures.map(|figures| figures.once_ns)),
         ("stalled_share", row.stalled_share(seconds)),
     ] {
-        match range {
-            Some(range) => put(&mut object, name, range),
-            None => _ = object.insert(name.to_owned(), Value::Null),
-        }
+        put_known(&mut object, name, range);
     }
     object.insert("stays".to_owned(), json!(setting.need.stays));
     object.insert("may_be_killed".to_owned(), json!(figures.map(|figures| figures.may_be_killed)));
