@@ -319,7 +319,7 @@ mod tests {
     use quire_memcg::Memcgs;
     use std::boxed::Box;
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicU32};
     use std::sync::{Arc, Mutex, OnceLock};
     use std::thread;
 
@@ -330,6 +330,8 @@ mod tests {
         /// A folio that wants a slot while the cluster is being discarded, and what it got.
         wanting: Mutex<Option<Pfn>>,
         found: Mutex<Option<Result<SlotId, NoSlots>>>,
+        /// How many clusters could be discarded after that, in the same discard.
+        again: AtomicU32,
         /// Whether a discard lasts until `goes_on`, and whether one was begun.
         lasts: AtomicBool,
         is_begun: AtomicBool,
@@ -374,6 +376,8 @@ mod tests {
             // `add_folio` waits for the end of this.
             let wanted = Wanted { head, order: Order::ZERO };
             *self.0.found.lock().unwrap() = Some(swap.allocator().try_devices(wanted));
+            let again = ClusterDiscard::new(swap.devices()).discard_free_clusters(1);
+            self.0.again.store(again, Ordering::Relaxed);
         }
     }
 
@@ -515,6 +519,7 @@ mod tests {
         // Another CPU takes the cluster, which is empty: it has to be discarded first.
         assert!(add(swap, 1, folio(swap, Order::ZERO)).is_ok(), "it gets a slot after the discard");
         assert_eq!(*watch.found.lock().unwrap(), Some(Err(NoSlots::Full)), "a slot that is being discarded");
+        assert_eq!(watch.again.load(Ordering::Relaxed), 0, "what is being discarded waits for a discard");
         assert_eq!(swap.devices().device(0).unwrap().used.load(Ordering::Relaxed), 1);
     }
 }
