@@ -5,6 +5,24 @@
 //! runs one on both sides and reports where they diverge; [`run()`] does so with any number of them, on
 //! several threads, minimises what fails and counts what was covered. [`threads`] does the same with
 //! concurrent programs.
+//!
+//! # Modules, lowest first
+//!
+//! - `random`, `sum`: random choices; checksums of pages.
+//! - `observation`: the observable state of a process after an operation, on either side.
+//! - `program`: programs, with the same meaning on Linux and on Quire.
+//! - `linux`: the oracle: processes of the host's Linux that make the calls of a program.
+//! - `shrink`: minimising a failing program.
+//! - `standing`: the privileges and limits of a process at the moment of a call.
+//! - `coverage`: which calls, flags, places and results have occurred together.
+//! - `known`: differences that remain, by name.
+//! - `quire`: the same program on Quire.
+//! - `threads`: concurrent programs on one address space.
+//! - `compare`: comparing the observations of both sides.
+//! - `verdict`: what running a program on both sides comes to.
+//! - `confirmation`: when a difference is one.
+//! - `side_by_side`: one program on both sides.
+//! - `run`: many programs, on several threads.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 

@@ -4,6 +4,28 @@
 //! moves, the swap cache. Each compares the strategies of its technique, round by round in turn. A [`Report`]
 //! is printed as tables or as [`Record`]s. [`harness`] is generic over the allocator, so that the workspace
 //! `bench/` runs peers under the same code. docs/lab.md describes each experiment.
+//!
+//! # Modules, lowest first
+//!
+//! - `error`: why an experiment could not be carried out.
+//! - `clock`, `crew`: clocks of the host; threads that start at the same moment.
+//! - `technique`: the techniques whose strategies are compared.
+//! - `scale`: how much an experiment does.
+//! - `rounds`: rounds in turn over the subjects.
+//! - `folios`, `patterns`: what memory is populated with, and pages are filled with.
+//! - `harness`: rounds of work on an allocator of blocks.
+//! - `host_memory`: whether the host has the memory for what is about to be made.
+//! - `report`: the results of an experiment.
+//! - `table`: figures for people.
+//! - `machine`, `site`: machines to experiment on, and such on which mappings are made and removed.
+//! - `objects`: objects of any size for workloads.
+//! - `process`: a process that makes the same calls on Quire and on Linux.
+//! - `quire`, `linux`: Quire as an allocator; the host's Linux doing the same.
+//! - `measured`: one action repeated, for tools that count instructions.
+//! - `case`: one case: the work of every strategy and of Linux.
+//! - `experiment`: the harness of all experiments.
+//! - `gather`, `mremap`, `pcp`, `swap`, `tables`: the experiments.
+//! - `experiments`: their list.
 
 mod case;
 mod clock;

@@ -2,6 +2,25 @@
 //!
 //! [`record`] starts the program, traces it and all its children with ptrace, takes page faults from perf
 //! events, and writes both, in one order, to a trace.
+//!
+//! # Modules, lowest first
+//!
+//! - `error`: why a recording failed.
+//! - `options`: what to record, and how.
+//! - `summary`: what a recording did.
+//! - `calls`: which calls are recorded, and how each affects the order of events.
+//! - `ranges`: the pages that a call's raw arguments refer to.
+//! - `seccomp`: the filter that stops a program at memory calls only.
+//! - `shown_limit`: another memory limit in the files in which the program reads its own.
+//! - `target`: the file that a recording is written to.
+//! - `sys`: thin safe wrappers around system calls.
+//! - `launch`: starting the program.
+//! - `opened`: whether the program opens certain files.
+//! - `output`: writing the trace on a thread of its own.
+//! - `proc`: what `/proc` says about processes and the machine.
+//! - `perf`: page faults and calls from perf events.
+//! - `merge`: putting calls and page faults into one order.
+//! - `tracer`: tracing threads: the stops of each, and how they are handled.
 
 mod calls;
 mod error;
@@ -41,7 +60,7 @@ use sys::signals::SignalGuard;
 use sys::time::{now, thread_cpu};
 use sys::{Tid, memory, process, ptrace, signals};
 use target::Target;
-use tracer::{TraceResult, Tracer};
+use tracer::{Attached, TraceResult, Tracer};
 
 /// Records a program until it, and every process that it started, has ended.
 ///
@@ -115,18 +134,6 @@ fn follow(options: &RecordOptions) -> Result<RecordSummary, RecordError> {
             Err(error)
         }
     }
-}
-
-/// How the child is traced before it executes the program.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    perf: Option<PerfSession>,
-    calls: CallSource,
-    /// Calls that need no stop come from `perf`.
-    without_stops: bool,
-    faults: FaultSource,
-    /// `None`: transparent huge pages are as the host has them.
-    thp_off: Option<ThpOff>,
 }
 
 /// Prepares the tracing of the child: ptrace, page faults, huge pages and filter, in this order.

@@ -9,6 +9,50 @@
 //!
 //! A difference is counted, and then the space is brought to where Linux was, so that one difference does not
 //! make a thousand.
+//!
+//! # Modules, lowest first
+//!
+//! - `ram`, `cpus`: the RAM and the vCPUs of a machine.
+//! - `stored`: how figures of a replay are stored.
+//! - `mismatch`: a difference between a replay and its recording.
+//! - `names`: names of calls and of their arguments, for gaps.
+//! - `page_set`: a set of pages.
+//! - `overlap`: calls whose order is not known.
+//! - `files`, `own_files`: the files of a replay, and those of the images of programs.
+//! - `schedule`: which thread each CPU runs.
+//! - `task`: threads, and their privileges.
+//! - `charge`: what is charged to the memory cgroup of programs.
+//! - `contents`: contents for pages, as compressible as those of the recorded program.
+//! - `swap`: the swap devices.
+//! - `touch`: replaying accesses.
+//! - `forks`: what forks cost.
+//! - `joint`: how much anonymous memory several processes have mapped since a fork.
+//! - `again`: what of the most anonymous memory is used again.
+//! - `ends`: what Linux and a replay had of each address space when it ended.
+//! - `digest`: a digest of the contents of an address space.
+//! - `asked`: what a program asked and what it got.
+//! - `far`: changes of mappings that end long after they began.
+//! - `failed`: calls that bring memory in, and that failed in the recording.
+//! - `image`: building the address space that a program begins with.
+//! - `sampled`: the contents of a recording's pages, as far as sampled.
+//! - `sites`: where programs mapped anonymous memory.
+//! - `unbuilt`: calls that are not built.
+//! - `figures`: figures of one process, Quire's beside Linux's.
+//! - `life`: memory over the recorded time.
+//! - `ahead`: a look ahead at the events.
+//! - `call`: making recorded calls again.
+//! - `mappings`: the anonymous memory of mappings at one moment.
+//! - `pressure`: the cost of memory pressure.
+//! - `settings`: the settings of huge pages during a recording.
+//! - `trial`: trying what a call would return in another order.
+//! - `heat`: anonymous memory by address and recorded time.
+//! - `moment`: what a caller can inspect after each event.
+//! - `plan`: what a trace needs.
+//! - `options`: how a trace is replayed.
+//! - `shared`: shared memory: which pages of it exist.
+//! - `limit`: a limit on the memory of the programs.
+//! - `report`: what a replay found.
+//! - `run`: the state of a replay, and one step of it.
 
 mod again;
 mod ahead;
@@ -16,6 +60,7 @@ mod asked;
 mod call;
 mod charge;
 pub(crate) mod contents;
+mod cpus;
 mod digest;
 mod ends;
 mod failed;
@@ -32,6 +77,7 @@ mod mappings;
 mod mismatch;
 mod moment;
 mod names;
+mod options;
 mod overlap;
 mod own_files;
 mod page_set;
@@ -62,6 +108,7 @@ pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife}
 pub use mappings::MappingLife;
 pub use mismatch::{Gap, Mismatch};
 pub use moment::{Counters, Moment, Watcher};
+pub use options::{Audits, ReplayOptions};
 pub use plan::{Claims, Needs};
 pub use pressure::{PressureFigures, SwapFigures};
 pub use ram::MACHINE_RAM;
@@ -70,14 +117,13 @@ pub use settings::recorded_huge_config;
 pub use swap::{SwapError, SwapKind, SwapSpec};
 
 use ahead::Ahead;
+use cpus::cpus;
 use limit::GroupLimit;
 use plan::SampledPart;
 use quire_host::{Contents, HostConfig, HostError, Machine, MachineError};
 use quire_mm::{
-    MemoryConfig, Techniques,
+    MemoryConfig,
     memcg::{MemcgError, MemcgId},
-    space::Overcommit,
-    thp::HugeConfig,
 };
 use quire_trace::event::Event;
 use quire_trace::format::{Pressure, TraceError, TraceHeader, TraceReader, UseSource};
@@ -85,73 +131,8 @@ use run::{RunOptions, RunningReplay};
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use thiserror::Error;
-
-/// How a trace is replayed.
-#[derive(Clone, Debug, Default)]
-pub struct ReplayOptions {
-    /// Bytes of RAM of the machine; by default enough that nothing runs short, but at most half of what the
-    /// host has available.
-    pub memory: Option<u64>,
-    /// Bytes that the programs may have together, as a memory cgroup's `memory.max` allows them. What a
-    /// swap device keeps in RAM is not part of it.
-    pub limit: Option<u64>,
-    /// What Linux charges to such a group beside anonymous memory, in bytes: what its kernel keeps for it,
-    /// page tables among that, and pages of files, as measured in a cgroup. Shared memory is not among it.
-    /// Without it page tables of the replay count, and [`Self::kernel`].
-    pub beside: Option<u64>,
-    /// What the kernel keeps for the programs: such a group is charged for it, too.
-    pub kernel: KernelCosts,
-    /// The program's peak of anonymous memory without pressure, in bytes. A recording under pressure may have
-    /// another peak, since pressure slows processes and threads unevenly: its limit and RAM are scaled by the
-    /// ratio of the peaks. No effect on other recordings.
-    pub peak: Option<u64>,
-    /// The techniques that are on.
-    pub techniques: Techniques,
-    /// Hold every TLB hit against the tables.
-    pub paranoid: bool,
-    /// Use what is whole of a damaged trace.
-    pub salvage: bool,
-    /// The controls of large folios.
-    pub huge: HugeConfig,
-    /// When the machine is audited.
-    pub audits: Audits,
-    /// Where pages go when memory is short.
-    pub swap: Option<SwapSpec>,
-    /// Fill pages that are written, so that they compress as those of the recorded program did. Costs time.
-    pub contents: bool,
-    /// Read back all that each process holds at its end ([`ProcessReport::digest`]). What was paged out comes
-    /// in for that, so the figures say more than the program did.
-    pub digest: bool,
-    /// Follow memory over the recorded time ([`ReplayReport::life`]).
-    pub life: bool,
-    /// Follow which addresses hold anonymous memory, in so many columns of recorded time
-    /// ([`ReplayReport::heat`]).
-    pub heat: Option<usize>,
-    /// When khugepaged first looks at the programs, in recorded time. From then on it keeps its pace
-    /// (`scan_sleep_millisecs`). It never does if this is `None`.
-    pub khugepaged: Option<Duration>,
-    /// Stop before the event of this number, and tell what each mapping holds then
-    /// ([`ReplayReport::mappings`]).
-    pub stop_at: Option<u64>,
-    /// Follow what of the peak of anonymous memory is used again, and what processes share after forks
-    /// ([`ReplayReport::peak_use`]).
-    pub peak_use: bool,
-    /// What the recording may claim before it is out of proportion, and what the search for orders may cost.
-    /// For [`Replay::open`]; [`Replay::with`] does not look again at what is claimed.
-    pub claims: Claims,
-}
-
-/// When a replay audits the machine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Audits {
-    /// After each of the first processes, and at the end.
-    #[default]
-    EachProcess,
-    /// Not at all: for a caller that measures, and audits the machine when that is done.
-    Never,
-}
 
 /// Why a trace could not be replayed. What the program did differently is no error but part of the report.
 #[derive(Debug, Error)]
@@ -216,8 +197,6 @@ struct Peaks {
     host_is_short: bool,
 }
 
-/// The most vCPUs that a replay uses; recorded CPUs beyond share them.
-pub(crate) const MOST_CPUS: u32 = 64;
 /// How often a replay that nothing limits is made at most, each time with twice the RAM, if that was too
 /// little.
 const MOST_RUNS: usize = 3;
@@ -584,23 +563,7 @@ fn memcg(machine: &Machine) -> Result<MemcgId, ReplayError> {
     }
 }
 
-/// vCPUs that a trace needs.
-fn cpus(header: &TraceHeader) -> usize {
-    header.cpus.clamp(1, MOST_CPUS) as usize
-}
-
 fn open(path: &Path, options: &ReplayOptions) -> Result<TraceReader<std::fs::File>, TraceError> {
     let reader = TraceReader::open(path)?;
     Ok(if options.salvage { reader.salvaging() } else { reader })
-}
-
-/// The promise that Linux's policy in the trace allows.
-fn overcommit(mode: u8, header: &TraceHeader) -> Overcommit {
-    let pages = |bytes: u64| bytes / u64::from(header.page_size.max(1));
-    match mode {
-        1 => Overcommit::Always,
-        // The ratio is not recorded: Linux's default is half of RAM, plus swap.
-        2 => Overcommit::Never { limit_pages: pages((header.ram / 2).saturating_add(header.swap)) },
-        _ => Overcommit::Guess { total_pages: Some(pages(header.ram.saturating_add(header.swap))) },
-    }
 }

@@ -8,8 +8,8 @@ pub const MACHINE_RAM: RangeInclusive<u64> = 1 << 20..=15 << 40;
 
 #[cfg(test)]
 mod tests {
-    use super::super::MOST_CPUS;
     use super::*;
+    use crate::cpus::MOST_CPUS;
     use quire_host::{HostConfig, Machine};
     use quire_mm::MemoryConfig;
 

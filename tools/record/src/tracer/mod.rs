@@ -48,10 +48,10 @@ use super::sys::ptrace::{EVENT_STOP, Resume, SyscallStop};
 use super::sys::time::{Tick, now, process_cpu};
 use super::sys::wait::{ChildStatus, Waited, poll, wait};
 use super::sys::{Tid, priority, ptrace, signals};
-use super::{Attached, RecordOptions, RecordSummary};
+use super::{RecordOptions, RecordSummary};
 use other_tracer::fail_call;
 use quire_trace::event::{Denial, ExitStatus, Privileges};
-use quire_trace::format::CallSource;
+use quire_trace::format::{CallSource, FaultSource};
 use reuse::ReuseSampler;
 use rotation::Rotation;
 use same_cpu::SameCpu;
@@ -75,6 +75,18 @@ pub(crate) struct TraceResult {
     pub(crate) summary: RecordSummary,
     /// Why the program could not be executed.
     pub(crate) exec_error: Option<io::Error>,
+}
+
+/// How the child is traced before it executes the program.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) perf: Option<PerfSession>,
+    pub(crate) calls: CallSource,
+    /// Calls that need no stop come from `perf`.
+    pub(crate) without_stops: bool,
+    pub(crate) faults: FaultSource,
+    /// `None`: transparent huge pages are as the host has them.
+    pub(crate) thp_off: Option<ThpOff>,
 }
 
 /// Traces one program with all its threads and processes.

@@ -17,8 +17,8 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
+use super::cpus::cpus;
 use super::far::{FarChange, FarChanges};
-use super::overcommit;
 use super::sampled::SampledContents;
 use super::task::can_be_made;
 use block::{Demand, WAYS};
@@ -132,7 +132,7 @@ impl Needs {
         Self {
             budget: Budget::of(claims),
             pressure: header.pressure,
-            spare: Spare::of(super::cpus(header)),
+            spare: Spare::of(cpus(header)),
             thp_turned_off: header.settings.as_ref().is_some_and(|settings| settings.thp_turned_off),
             ..Self::default()
         }
@@ -204,8 +204,15 @@ impl Needs {
         }
     }
 
+    /// The promise that Linux's policy in the trace allows.
     pub(super) fn overcommit(&self, header: &TraceHeader) -> Overcommit {
-        overcommit(self.overcommit_mode, header)
+        let pages = |bytes: u64| bytes / u64::from(header.page_size.max(1));
+        match self.overcommit_mode {
+            1 => Overcommit::Always,
+            // The ratio is not recorded: Linux's default is half of RAM, plus swap.
+            2 => Overcommit::Never { limit_pages: pages((header.ram / 2).saturating_add(header.swap)) },
+            _ => Overcommit::Guess { total_pages: Some(pages(header.ram.saturating_add(header.swap))) },
+        }
     }
 
     pub(super) fn add(&mut self, event: &Event) {

@@ -1,10 +1,10 @@
 //! Threads and processes of a replay: their beginning, their address spaces, their end.
 
 use super::{ProcessState, RunningReplay, timed_audit};
-use crate::Audits;
 use crate::digest::{self, Unreadable};
 use crate::figures::{AllocatorFigures, ProcessReport};
 use crate::image;
+use crate::options::Audits;
 use crate::settings;
 use crate::task::{Task, can_be_made};
 use quire_host::{AccessError, HostPlatform};
