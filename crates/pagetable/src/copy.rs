@@ -68,17 +68,16 @@ fn share_rest<P: Platform>(
     protects: bool,
     inherited: u64,
 ) -> usize {
-    let (mut pages, mut expected) = (0, before);
-    for (own, childs) in own.iter().zip(childs) {
+    let mut expected = before;
+    for (pages, (own, childs)) in own.iter().zip(childs).enumerate() {
         let raw = own.load(Ordering::Relaxed);
         expected = P::Paging::frames_on(expected, 1);
         if raw & P::Paging::IDENTITY != expected {
-            break;
+            return pages;
         }
         share_entry::<P>(own, childs, raw, protects, inherited);
-        pages += 1;
     }
-    pages
+    own.len()
 }
 
 /// Shares the pages of a parent with its child.
