@@ -10,7 +10,7 @@ use clap::Parser;
 use peers::{Buddy, LockedBuddy};
 use quire_arch::{Order, PAGE_SIZE};
 use quire_frame::{FrameConfig, PcpTechnique};
-use quire_lab::harness::{Case, Load};
+use quire_lab::harness::{BlockCase, Load};
 use quire_lab::machine::{Machine, MachineSpec};
 use quire_lab::{LabError, PinEach, PinHeld};
 use race::Contender;
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let mut threads = vec![1, arguments.threads.max(1)];
     threads.dedup();
-    for case in Case::ALL {
+    for case in BlockCase::ALL {
         for &order in &arguments.orders {
             for &threads in threads.iter().filter(|&&threads| case.runs_with(threads)) {
                 match run(&arguments, case, order, threads) {
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
 }
 
 /// One case, as text: every contender on memory of its own, round by round in turn.
-fn run(arguments: &Arguments, case: Case, order: Order, threads: usize) -> Result<String, LabError> {
+fn run(arguments: &Arguments, case: BlockCase, order: Order, threads: usize) -> Result<String, LabError> {
     let ram = arguments.memory << 20;
     let frames = ram / PAGE_SIZE;
     let load = Load::fitting(frames, order, threads, 9);
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn every_contender_runs_every_case() {
         let arguments = Arguments::parse_from(["quire-bench", "--rounds", "1", "--memory", "64", "--json"]);
-        for case in Case::ALL {
+        for case in BlockCase::ALL {
             for &order in &arguments.orders {
                 for threads in (1..=2).filter(|&threads| case.runs_with(threads)) {
                     let text = run(&arguments, case, order, threads).expect("there is room");

@@ -1,6 +1,6 @@
 //! Contenders that do the same rounds in turn.
 
-use quire_lab::harness::{BlockAllocator, Case, Load, round};
+use quire_lab::harness::{BlockAllocator, BlockCase, Load, round};
 use quire_lab::{LabError, Series, in_turn};
 
 /// Rounds before those that count.
@@ -9,11 +9,11 @@ const WARM_UP: usize = 3;
 /// An allocator whose type is not known here. A round is behind one dynamic call; inside it everything is
 /// static.
 pub(crate) trait Entrant {
-    fn round(&self, case: Case, load: Load) -> Result<Vec<f64>, LabError>;
+    fn round(&self, case: BlockCase, load: Load) -> Result<Vec<f64>, LabError>;
 }
 
 impl<A: BlockAllocator> Entrant for A {
-    fn round(&self, case: Case, load: Load) -> Result<Vec<f64>, LabError> {
+    fn round(&self, case: BlockCase, load: Load) -> Result<Vec<f64>, LabError> {
         round(self, case, load)
     }
 }
@@ -35,7 +35,7 @@ impl<'m> Contender<'m> {
 /// Runs `rounds` rounds of a case after the warm-up.
 pub(crate) fn run(
     contenders: &mut [Contender<'_>],
-    case: Case,
+    case: BlockCase,
     load: Load,
     rounds: usize,
 ) -> Result<(), LabError> {

@@ -2,7 +2,7 @@
 
 use crate::race::Contender;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use quire_lab::harness::{Case, Load};
+use quire_lab::harness::{BlockCase, Load};
 use serde::Serialize;
 
 /// A figure for scripts.
@@ -18,7 +18,7 @@ struct Line<'c> {
 }
 
 /// A case's figures: a table for people, or an object a line.
-pub(crate) fn text(contenders: &[Contender<'_>], case: Case, load: Load, as_json: bool) -> String {
+pub(crate) fn text(contenders: &[Contender<'_>], case: BlockCase, load: Load, as_json: bool) -> String {
     if as_json {
         return lines(contenders, case, load).collect::<Vec<_>>().join("\n");
     }
@@ -33,7 +33,7 @@ pub(crate) fn text(contenders: &[Contender<'_>], case: Case, load: Load, as_json
     )
 }
 
-fn lines(contenders: &[Contender<'_>], case: Case, load: Load) -> impl Iterator<Item = String> {
+fn lines(contenders: &[Contender<'_>], case: BlockCase, load: Load) -> impl Iterator<Item = String> {
     contenders.iter().flat_map(move |contender| {
         case.parts().iter().zip(&contender.parts).map(move |(part, series)| {
             let line = Line {
@@ -51,7 +51,7 @@ fn lines(contenders: &[Contender<'_>], case: Case, load: Load) -> impl Iterator<
     })
 }
 
-fn table(contenders: &[Contender<'_>], case: Case) -> Table {
+fn table(contenders: &[Contender<'_>], case: BlockCase) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN).set_content_arrangement(ContentArrangement::Disabled);
     table.set_header(std::iter::once("allocator").chain(case.parts().iter().copied()));

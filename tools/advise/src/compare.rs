@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// A figure of a replay, without the technique and with it.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Figure {
+pub struct ComparedFigure {
     /// Its name.
     pub name: &'static str,
     /// `times`, `descriptors`, `entries`, `tables`, `bytes`, `pages`, `faults` or `instructions`.
@@ -21,7 +21,7 @@ pub struct Figure {
     pub after: f64,
 }
 
-impl Figure {
+impl ComparedFigure {
     /// The change from before to after, as a share of before; none if there was nothing before.
     #[must_use]
     pub fn change(&self) -> Option<f64> {
@@ -40,7 +40,7 @@ pub struct Effect {
     pub setting: String,
     /// The figures that the technique is about, the most relevant one first. Empty if it was not
     /// tried.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<ComparedFigure>,
     /// Why it changes nothing for the program, if so.
     pub nothing: Option<&'static str>,
 }
@@ -249,7 +249,7 @@ fn effect(
     let (before, after) = (run(replay, off)?, run(replay, on)?);
     let pairs = (technique.figures)(&before).into_iter().zip((technique.figures)(&after));
     effect.figures = pairs
-        .map(|((name, unit, before), (.., after))| Figure {
+        .map(|((name, unit, before), (.., after))| ComparedFigure {
             name,
             unit,
             before: before as f64,
@@ -264,7 +264,12 @@ fn effect(
         let count =
             |value| count(file, &setting.name, &[(technique.name, value)]).map_err(AdviseError::Instructions);
         let (before, after) = (count(technique.off)? as f64, count(technique.on)? as f64);
-        effect.figures.push(Figure { name: "manager instructions", unit: "instructions", before, after });
+        effect.figures.push(ComparedFigure {
+            name: "manager instructions",
+            unit: "instructions",
+            before,
+            after,
+        });
     }
     Ok(effect)
 }
@@ -323,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_change_is_a_share_of_what_was_before() {
-        let figure = |before, after| Figure { name: "", unit: "", before, after };
+        let figure = |before, after| ComparedFigure { name: "", unit: "", before, after };
         assert_eq!(figure(200.0, 50.0).change(), Some(-0.75));
         assert_eq!(figure(0.0, 3.0).change(), None);
     }

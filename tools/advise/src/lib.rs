@@ -66,7 +66,7 @@ mod verdict;
 
 pub use addresses::{heat, heat_of};
 pub use change::{Change, Difference, Measure, Measured};
-pub use compare::{Comparison, Effect, Figure as ComparedFigure, Instructions, compare, technique_names};
+pub use compare::{ComparedFigure, Comparison, Effect, Instructions, compare, technique_names};
 pub use details::{AtPeak, Waste};
 pub use error::AdviseError;
 pub use estimate::faults_by_size;

@@ -86,7 +86,7 @@ pub(crate) fn kernel_costs(costs: Option<&Costs>) -> Option<KernelCosts> {
 }
 
 /// One replay: of which recording, under which setting, with khugepaged in which phase.
-struct Job {
+struct SettingReplay {
     recording: usize,
     setting: usize,
     point: Point,
@@ -206,7 +206,8 @@ impl Asking<'_> {
             .enumerate()
             .map(|(place, setting)| {
                 let mine = jobs.iter().filter(|job| job.setting == place);
-                let touched_of = |job: &Job| for_settings.iter().position(|&place| place == job.recording);
+                let touched_of =
+                    |job: &SettingReplay| for_settings.iter().position(|&place| place == job.recording);
                 let touched = mine.filter_map(|job| touched.get(touched_of(job)?));
                 let touched: Vec<&LifeFigures> = touched.map(|outcome| &outcome.life).collect();
                 (setting.clone(), Row::of(&under(place), &touched, costs))
@@ -327,14 +328,14 @@ impl Asking<'_> {
 /// under which it does not fit.
 struct Fitting {
     settings: Vec<Setting>,
-    jobs: Vec<Job>,
+    jobs: Vec<SettingReplay>,
     outcomes: Vec<Outcome>,
     misfits: Vec<Misfit>,
 }
 
 impl Fitting {
     /// Of replays of which some did not fit: a setting with one of these has no row.
-    fn of(settings: Vec<Setting>, jobs: Vec<Job>, outcomes: Vec<Result<Outcome, String>>) -> Self {
+    fn of(settings: Vec<Setting>, jobs: Vec<SettingReplay>, outcomes: Vec<Result<Outcome, String>>) -> Self {
         let mut findings: BTreeMap<usize, String> = BTreeMap::new();
         for (job, outcome) in jobs.iter().zip(&outcomes) {
             if let Err(finding) = outcome {
@@ -346,7 +347,7 @@ impl Fitting {
         for (job, outcome) in jobs.into_iter().zip(outcomes) {
             if let (false, Ok(outcome)) = (findings.contains_key(&job.setting), outcome) {
                 let setting = job.setting - findings.range(..job.setting).count();
-                found.jobs.push(Job { setting, ..job });
+                found.jobs.push(SettingReplay { setting, ..job });
                 found.outcomes.push(outcome);
             }
         }
@@ -471,11 +472,11 @@ pub(crate) fn lives(setting: &Setting, kernel: Option<KernelCosts>) -> impl Iter
     })
 }
 
-fn jobs(settings: &[Setting], recordings: &[usize], kernel: Option<KernelCosts>) -> Vec<Job> {
+fn jobs(settings: &[Setting], recordings: &[usize], kernel: Option<KernelCosts>) -> Vec<SettingReplay> {
     let mut jobs = Vec::new();
     for (setting, of) in settings.iter().enumerate() {
         for &recording in recordings {
-            jobs.extend(lives(of, kernel).map(|point| Job { recording, setting, point }));
+            jobs.extend(lives(of, kernel).map(|point| SettingReplay { recording, setting, point }));
         }
     }
     jobs
@@ -492,7 +493,7 @@ mod tests {
     fn a_setting_that_does_not_fit_has_no_row() {
         let settings: Vec<Setting> = grid_of(HugeConfig::default(), |_| true).into_iter().take(3).collect();
         let names: Vec<String> = settings.iter().map(|setting| setting.name.clone()).collect();
-        let job = |setting: usize| Job {
+        let job = |setting: usize| SettingReplay {
             recording: 0,
             setting,
             point: Point {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// What Linux and a replay differ by in one address space, or in several, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Difference {
+struct Unexplained {
     /// Anonymous memory that Linux had more.
     less: u64,
     /// Anonymous memory that the replay has more.
@@ -15,7 +15,7 @@ struct Difference {
     tables: u64,
 }
 
-impl Difference {
+impl Unexplained {
     /// Of an address space whose figures may be off by `slack`. Where the replay `collapses`, which Linux
     /// refuses while huge pages are off, it has more memory for that.
     fn of(end: &SpaceEnd, slack: u64, collapses: bool) -> Self {
@@ -39,14 +39,14 @@ impl Difference {
 /// The most that address spaces which live at the same time differ by together: anonymous memory, more of it
 /// or less, and page tables. When in its life a difference arises is not known: each counts for all of it.
 /// That of a child of a fork, which has its parent's pages, is what it has beyond its parent's.
-fn most_at_once(ends: &SpaceEnds, difference: impl Fn(&SpaceEnd) -> Difference) -> [u64; 2] {
-    let all: BTreeMap<usize, Difference> =
+fn most_at_once(ends: &SpaceEnds, difference: impl Fn(&SpaceEnd) -> Unexplained) -> [u64; 2] {
+    let all: BTreeMap<usize, Unexplained> =
         ends.iter().map(|(number, end)| (*number, difference(end))).collect();
     let mut changes = Vec::new();
     for (number, end) in ends {
         let parent = end.copy_of.and_then(|parent| all.get(&parent)).copied().unwrap_or_default();
         let own = all[number].each(parent, u64::saturating_sub);
-        if own != Difference::default() {
+        if own != Unexplained::default() {
             // What begins where another one ends does not live with it.
             changes.extend([(end.began, true, own), (end.ended.max(end.began + 1), false, own)]);
         }
@@ -69,7 +69,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn change(&mut self, begins: bool, own: Difference) {
+    fn change(&mut self, begins: bool, own: Unexplained) {
         for (sum, bytes) in
             [(&mut self.less, own.less), (&mut self.more, own.more), (&mut self.tables, own.tables)]
         {
@@ -83,7 +83,7 @@ impl Sum {
 /// live at the same time, in bytes.
 pub(crate) fn unexplained(report: &ReplayReport, collapses: bool) -> [u64; 2] {
     let slack = |end: &SpaceEnd| report.processes.get(end.process).map_or(0, |it| slack_of(report, it));
-    most_at_once(&report.ends, |end| Difference::of(end, slack(end), collapses))
+    most_at_once(&report.ends, |end| Unexplained::of(end, slack(end), collapses))
 }
 
 /// Shared memory that no event brought in, of the process that had most, in bytes: others may have had the
@@ -122,7 +122,7 @@ mod tests {
             page_tables: quire.1,
             ..SpaceEnd::default()
         };
-        let Difference { less, more, tables } = Difference::of(&end, 0, collapses);
+        let Unexplained { less, more, tables } = Unexplained::of(&end, 0, collapses);
         [less, more, tables]
     }
 
@@ -149,7 +149,7 @@ mod tests {
 
     fn together(ends: impl IntoIterator<Item = SpaceEnd>) -> u64 {
         let ends = ends.into_iter().enumerate().collect();
-        most_at_once(&ends, |end| Difference::of(end, 0, false))[0] / MIB
+        most_at_once(&ends, |end| Unexplained::of(end, 0, false))[0] / MIB
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
     fn differences_beyond_all_numbers_are_the_largest() {
         let most = SpaceEnd { linux_anonymous: u64::MAX, ended: u64::MAX, ..SpaceEnd::default() };
         let ends = [most; 3].into_iter().enumerate().collect();
-        assert_eq!(most_at_once(&ends, |end| Difference::of(end, 0, false)), [u64::MAX, 0]);
+        assert_eq!(most_at_once(&ends, |end| Unexplained::of(end, 0, false)), [u64::MAX, 0]);
     }
 
     /// Only CPUs that it ran on can have something of it. What a header claims is bounded by that, too.

@@ -28,7 +28,8 @@ pub(crate) struct Cost {
     pub(crate) waiting: u64,
 }
 
-type Done = Result<(), LabError>;
+/// Whether a call did what it was to do.
+pub(crate) type Done = Result<(), LabError>;
 /// Some calls of a process.
 pub(crate) type Calls<'c> = &'c mut dyn FnMut(&mut dyn Process) -> Done;
 /// The work of a thread, which gets its number.

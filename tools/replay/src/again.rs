@@ -23,7 +23,7 @@ pub struct PeakUse {
 
 /// The pages of a block that were touched since a peak.
 #[derive(Debug, Default)]
-struct Touched {
+struct TouchedBlock {
     /// The number of the peak.
     peak: u64,
     bits: [u64; (BLOCK / WORD) as usize],
@@ -35,7 +35,7 @@ pub(super) struct Again {
     peak: u64,
     peaks: u64,
     /// By address space and block.
-    touched: HashMap<(usize, u64), Touched>,
+    touched: HashMap<(usize, u64), TouchedBlock>,
     pages: u64,
 }
 
@@ -56,7 +56,7 @@ impl Again {
         let page = addr >> PAGE_SHIFT;
         let block = self.touched.entry((number, page / BLOCK)).or_default();
         if block.peak != self.peaks {
-            *block = Touched { peak: self.peaks, ..Touched::default() };
+            *block = TouchedBlock { peak: self.peaks, ..TouchedBlock::default() };
         }
         let (word, bit) = ((page % BLOCK / WORD) as usize, 1 << (page % WORD));
         self.pages += u64::from(is_there && block.bits[word] & bit == 0);

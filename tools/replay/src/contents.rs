@@ -110,7 +110,7 @@ impl Distribution {
 /// How a page is made that LZ4 compresses to a size: in pieces, each of which begins with noise and continues
 /// with one repeated byte.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Layout {
+struct Pieces {
     /// A power of two.
     pieces: usize,
     /// Bytes of noise in all pieces.
@@ -118,9 +118,9 @@ struct Layout {
 }
 
 /// For each size.
-static LAYOUTS: LazyLock<Vec<Layout>> = LazyLock::new(|| (0..=PAGE_BYTES).map(Layout::of).collect());
+static LAYOUTS: LazyLock<Vec<Pieces>> = LazyLock::new(|| (0..=PAGE_BYTES).map(Pieces::of).collect());
 
-impl Layout {
+impl Pieces {
     /// As many pieces as the size has space for, and as much noise.
     fn of(size: usize) -> Self {
         if size >= PAGE_BYTES {
@@ -203,7 +203,7 @@ mod tests {
     #[test]
     fn pages_compress_to_their_size() {
         let mut bytes = [0; PAGE_BYTES];
-        let pieces = |size| Layout::of(size).pieces;
+        let pieces = |size| Pieces::of(size).pieces;
         let turns = (65..PAGE_BYTES).filter(|&size| pieces(size) != pieces(size - 1));
         let turns = turns.flat_map(|size| [size - 1, size]);
         for wanted in (64..=PAGE_BYTES).step_by(7).chain(turns).chain([PAGE_BYTES]) {

@@ -158,14 +158,14 @@ pub(crate) struct Basis {
 
 /// One replay of a recording.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Job {
+struct LimitReplay {
     recording: usize,
     percent: u32,
     /// What takes the pages; where only fitting is asked for, anything does.
     swap: Option<LimitSwap>,
 }
 
-impl Job {
+impl LimitReplay {
     fn new(recording: usize, percent: u32, swap: Option<LimitSwap>) -> Self {
         Self { recording, percent, swap: swap.map(LimitSwap::replayed_as) }
     }
@@ -175,13 +175,13 @@ impl Job {
 struct Tried<'t> {
     trial: &'t Trial<'t>,
     need: Need,
-    outcomes: BTreeMap<Job, LimitOutcome>,
+    outcomes: BTreeMap<LimitReplay, LimitOutcome>,
     progress: Progress<'t>,
 }
 
 impl Tried<'_> {
     /// Replays what is missing.
-    fn all(&mut self, mut jobs: Vec<Job>) -> Result<(), AdviseError> {
+    fn all(&mut self, mut jobs: Vec<LimitReplay>) -> Result<(), AdviseError> {
         jobs.sort_unstable();
         jobs.dedup();
         jobs.retain(|job| !self.outcomes.contains_key(job));
@@ -198,8 +198,8 @@ impl Tried<'_> {
     /// The outcomes of these recordings with `swap`, as far as there are any.
     fn of(&self, recordings: &[usize], percent: u32, swap: LimitSwap) -> Vec<&LimitOutcome> {
         let find = |&recording: &usize| {
-            let found = self.outcomes.get(&Job::new(recording, percent, Some(swap)));
-            found.or_else(|| self.outcomes.get(&Job::new(recording, percent, None)))
+            let found = self.outcomes.get(&LimitReplay::new(recording, percent, Some(swap)));
+            found.or_else(|| self.outcomes.get(&LimitReplay::new(recording, percent, None)))
         };
         recordings.iter().filter_map(find).collect()
     }
@@ -225,11 +225,11 @@ impl Trial<'_> {
     }
 
     /// The replays for limits in percent.
-    fn jobs(&self, need: Need) -> Vec<Job> {
+    fn jobs(&self, need: Need) -> Vec<LimitReplay> {
         let settings = grid(need, &self.tries.percents, &self.swaps());
         let jobs = settings.iter().flat_map(|setting| {
             let swap = self.knows(setting).then_some(setting.swap);
-            self.serving(setting).into_iter().map(move |it| Job::new(it, setting.percent, swap))
+            self.serving(setting).into_iter().map(move |it| LimitReplay::new(it, setting.percent, swap))
         });
         jobs.collect()
     }
@@ -275,7 +275,9 @@ impl Trial<'_> {
         let serving = |setting: &LimitSetting| self.serving(setting);
         let ends = self.ends(need);
         let mut jobs = self.jobs(need);
-        jobs.extend(ends.first().map(|&end| Job::new(self.middle(end, need), end, swaps.first().copied())));
+        jobs.extend(
+            ends.first().map(|&end| LimitReplay::new(self.middle(end, need), end, swaps.first().copied())),
+        );
         let mut tried = Tried { trial: self, need, outcomes: BTreeMap::new(), progress };
         tried.all(jobs)?;
         let not_kept = self.not_kept(&tried);
@@ -345,7 +347,7 @@ impl Trial<'_> {
         ends: &[u32],
     ) -> Result<Vec<(LimitSetting, LimitRow)>, AdviseError> {
         let need = tried.need;
-        let job = |percent| Job::new(self.middle(percent, need), percent, Some(swap));
+        let job = |percent| LimitReplay::new(self.middle(percent, need), percent, Some(swap));
         let known = ends.iter().chain(self.tries.percents.iter().rev());
         let (mut misfit, mut lowest) = (None, None);
         for &percent in known.filter(|&percent| ends.first().is_some_and(|end| percent >= end)) {
@@ -384,8 +386,8 @@ impl Trial<'_> {
 
     /// What a limit does of which it was measured what is charged to the group beside anonymous memory.
     pub(crate) fn beside(&self, setting: &LimitSetting, beside: u64) -> Result<LimitRow, AdviseError> {
-        let job = |recording| Job::new(recording, setting.percent, Some(setting.swap));
-        let jobs: Vec<Job> = self.serving(setting).into_iter().map(job).collect();
+        let job = |recording| LimitReplay::new(recording, setting.percent, Some(setting.swap));
+        let jobs: Vec<LimitReplay> = self.serving(setting).into_iter().map(job).collect();
         let outcomes = in_parallel(&jobs, self.at_once, &|_, _| {}, |job| {
             let mut point = self.point(*job, setting.bytes, setting.need);
             if let Asked::Less(less) = &mut point.asked {
@@ -397,14 +399,14 @@ impl Trial<'_> {
         Ok(LimitRow::of(&outcomes.iter().map(|it| &**it).collect::<Vec<_>>(), setting.swap, is_known))
     }
 
-    fn job(&self, job: Job, need: Need) -> Result<LimitOutcome, AdviseError> {
+    fn job(&self, job: LimitReplay, need: Need) -> Result<LimitOutcome, AdviseError> {
         let limit = LimitSetting::new(need, job.percent, LimitSwap::Disk).bytes;
         let point = self.point(job, limit, need);
         Ok(*self.recordings[job.recording].source.less(&point)?)
     }
 
     /// The replay for a job within such a limit.
-    fn point(&self, job: Job, limit: u64, need: Need) -> Point {
+    fn point(&self, job: LimitReplay, limit: u64, need: Need) -> Point {
         // Whether it fits is another question.
         let limit = if job.swap.is_some() { self.without_shared(job.percent, limit) } else { limit };
         let amount = (Amount::Limit(limit), Meant::Percent(job.percent));
@@ -448,7 +450,7 @@ mod tests {
 
     #[test]
     fn a_replay_serves_all_swap_to_which_the_same_pages_go() {
-        let [zram, zstd, zswap, disk] = LimitSwap::ALL.map(|swap| Job::new(1, 75, Some(swap)));
+        let [zram, zstd, zswap, disk] = LimitSwap::ALL.map(|swap| LimitReplay::new(1, 75, Some(swap)));
         assert!(zram == zstd && zswap == disk && zram != disk && zram.swap == Some(LimitSwap::Zram));
     }
 }

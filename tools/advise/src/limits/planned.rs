@@ -2,7 +2,7 @@
 
 use super::figures::LimitRow;
 use super::setting::{LimitSetting, Need, spread};
-use super::{Job, POINTS, Trial};
+use super::{LimitReplay, POINTS, Trial};
 use crate::error::AdviseError;
 use crate::jobs::in_parallel;
 use crate::less::LimitOutcome;
@@ -39,7 +39,7 @@ impl Trial<'_> {
         let percents = lowest.map_or(Vec::new(), |lowest| spread(lowest, POINTS));
         let curve = percents.iter().flat_map(|&percent| {
             let middle = self.middle(percent, need);
-            kinds.iter().map(move |&swap| Job::new(middle, percent, Some(swap)))
+            kinds.iter().map(move |&swap| LimitReplay::new(middle, percent, Some(swap)))
         });
         let curve = curve.filter(|job| !jobs.contains(job)).map(|job| {
             let limit = LimitSetting::new(need, job.percent, LimitSwap::Disk).bytes;

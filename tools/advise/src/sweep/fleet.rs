@@ -1,6 +1,6 @@
 //! What the advice for all programs says together.
 
-use super::merge::Program;
+use super::merge::MergedProgram;
 use crate::change::Measure;
 use crate::predict::{Prediction, command};
 use crate::setting::grid;
@@ -72,13 +72,13 @@ pub struct Fleet {
 impl Fleet {
     /// Of these programs. What is not reliable is counted, and nothing else of it.
     #[must_use]
-    pub fn of(programs: &[Program]) -> Self {
+    pub fn of(programs: &[MergedProgram]) -> Self {
         let mut fleet = Self { programs: programs.len(), ..Self::default() };
         let mut commands: BTreeMap<&[Box<[u8]>], usize> = BTreeMap::new();
-        for Program { prediction, .. } in programs {
+        for MergedProgram { prediction, .. } in programs {
             *commands.entry(&prediction.header.command).or_default() += 1;
         }
-        for Program { prediction, first, .. } in programs {
+        for MergedProgram { prediction, first, .. } in programs {
             let loser = Loser {
                 command: command(&prediction.header),
                 recording: first.clone(),

@@ -29,7 +29,7 @@ pub struct Merge {
 
 /// Advice for one program.
 #[derive(Debug)]
-pub struct Program {
+pub struct MergedProgram {
     /// What was predicted.
     pub prediction: Prediction,
     /// The first recording that settings are predicted from, where it was when its line was made.
@@ -37,7 +37,7 @@ pub struct Program {
     identity: Identity,
 }
 
-impl Program {
+impl MergedProgram {
     /// Whether [`first`](Self::first) is still there.
     ///
     /// # Errors
@@ -53,7 +53,7 @@ impl Program {
 #[derive(Debug, Default)]
 pub struct Merged {
     /// In the order of the paths of their recordings.
-    pub programs: Vec<Program>,
+    pub programs: Vec<MergedProgram>,
     /// What is repeated, missing or no result, each in one line.
     pub remarks: Vec<String>,
     /// Something that was planned is missing, or damaged.
@@ -162,7 +162,7 @@ impl Merge {
     }
 
     /// Advice for the program of these lines.
-    fn program(&mut self, mut entries: Vec<Entry>, at_once: usize, host: &Host) -> Option<Program> {
+    fn program(&mut self, mut entries: Vec<Entry>, at_once: usize, host: &Host) -> Option<MergedProgram> {
         let told = name(&entries.first()?.header);
         let kernel = kernel_of(&entries);
         let before = entries.len();
@@ -196,7 +196,7 @@ impl Merge {
             }
         }
         match found {
-            Ok(prediction) => Some(Program { prediction, first, identity }),
+            Ok(prediction) => Some(MergedProgram { prediction, first, identity }),
             Err(error) => {
                 self.lines.remark(true, format!("{told}: no advice: {error}"));
                 None
@@ -222,17 +222,17 @@ impl Merge {
 
     /// The recordings of the lines, in order, with the results.
     fn sources(&mut self, entries: &[Entry], tries: &Tries) -> Result<Vec<Source>, AdviseError> {
-        struct Recording {
+        struct Replayed {
             path: PathBuf,
             header: TraceHeader,
             events: u64,
             results: Vec<(Point, Found)>,
         }
-        let mut recordings: BTreeMap<&Identity, Recording> = BTreeMap::new();
+        let mut recordings: BTreeMap<&Identity, Replayed> = BTreeMap::new();
         for entry in entries {
             match entry.at.read() {
                 Ok(line) if line.identity == entry.identity && line.digest == entry.digest => {
-                    let recording = recordings.entry(&entry.identity).or_insert_with(|| Recording {
+                    let recording = recordings.entry(&entry.identity).or_insert_with(|| Replayed {
                         path: entry.path.clone(),
                         header: line.header,
                         events: line.events,
@@ -248,8 +248,8 @@ impl Merge {
             }
         }
         let percents: BTreeSet<u32> = tries.percents.iter().copied().collect();
-        let source = |(identity, recording): (&Identity, Recording)| {
-            let Recording { path, header, events, results } = recording;
+        let source = |(identity, recording): (&Identity, Replayed)| {
+            let Replayed { path, header, events, results } = recording;
             let stored = Stored::new(identity.clone(), results, percents.clone());
             Source::with_results(path, header, events, stored)
         };

@@ -24,7 +24,7 @@ mod request;
 pub use check::check as check_request;
 pub use fleet::{Fleet, FleetSetting, Loser};
 pub use line::{LINE_START, LineError, run};
-pub use merge::{Merge, Merged, Program as MergedProgram};
+pub use merge::{Merge, Merged, MergedProgram};
 pub use own::Owner;
 pub use plan::{Grid, Plan, PlannedLine, plan};
 pub use request::{Number, Request};

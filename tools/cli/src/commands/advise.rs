@@ -7,7 +7,7 @@ use super::{at_once, merge, other_place};
 use crate::args::AdviseArguments;
 use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{advice, progress::Bar, say_json, spark::may_draw, warn};
-use crate::pictures::{self, Report};
+use crate::pictures::{self, ReportPage};
 use quire_advise::{
     Host, LimitValidation, Prediction, Program, Validation, heat, predict, predict_beside, run_within,
     validate,
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
     let host = || Host { costs: Costs::kept(), swaps: Some(SwapSupport::default()) };
     if !arguments.from.is_empty() {
-        return merge::run(arguments, &host(), Report::new(arguments.report.as_deref(), "quire advise")?);
+        return merge::run(arguments, &host(), ReportPage::new(arguments.report.as_deref(), "quire advise")?);
     }
     if arguments.files.is_empty() && arguments.command.is_empty() {
         return Err(Failure::input(
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<ExitCode, Failure> {
              `quire advise --help` tells what there is",
         ));
     }
-    let mut report = Report::new(arguments.report.as_deref(), "quire advise")?;
+    let mut report = ReportPage::new(arguments.report.as_deref(), "quire advise")?;
     if arguments.validate {
         HostSettings::default().check_free().map_err(Failure::work)?;
     }

@@ -5,14 +5,14 @@ use super::{at_once, instructions};
 use crate::args::CompareArguments;
 use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say_json, techniques, warn};
-use crate::pictures::{self, Report};
+use crate::pictures::{self, ReportPage};
 use quire_advise::{AdviseError, Comparison, Instructions, compare};
 use quire_output::Shown;
 use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &CompareArguments) -> Result<ExitCode, Failure> {
-    let mut page = Report::new(arguments.report.as_deref(), "quire compare")?;
+    let mut page = ReportPage::new(arguments.report.as_deref(), "quire compare")?;
     let instructions = arguments.instructions.then(instructions::counter).transpose()?;
     let names: Vec<&str> = arguments.techniques.iter().map(String::as_str).collect();
     let mut good = true;

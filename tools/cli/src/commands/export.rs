@@ -59,7 +59,7 @@ struct Tracks {
 
 /// Page faults of one thread, one soon after the other.
 #[derive(Clone, Copy)]
-struct Faults {
+struct FaultBurst {
     from_ns: u64,
     to_ns: u64,
     count: u64,
@@ -73,7 +73,7 @@ struct Thread {
     tid: u32,
     name: String,
     track: Option<Track>,
-    faults: Option<Faults>,
+    faults: Option<FaultBurst>,
 }
 
 /// A trace in progress.
@@ -187,7 +187,7 @@ impl Export {
         }
         self.end_faults(task);
         let began =
-            Faults { from_ns: time_ns, to_ns: time_ns, count: 1, first: fault.addr, last: fault.addr };
+            FaultBurst { from_ns: time_ns, to_ns: time_ns, count: 1, first: fault.addr, last: fault.addr };
         if let Some(thread) = self.threads.get_mut(&task) {
             thread.faults = Some(began);
         }

@@ -3,15 +3,15 @@
 use crate::args::LabArguments;
 use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say, say_json, spark::may_draw, warn};
-use crate::pictures::{self, Report};
-use quire_lab::{EXPERIMENTS, Experiment, Report as LabReport, Scale, table};
+use crate::pictures::{self, ReportPage};
+use quire_lab::{EXPERIMENTS, Experiment, Report, Scale, table};
 use std::process::ExitCode;
 
 /// How much slower a case may be before it is named as slower.
 const TOLERANCE: f64 = 0.02;
 
 pub(crate) fn run(arguments: &LabArguments) -> Result<ExitCode, Failure> {
-    let mut page = Report::new(arguments.report.as_deref(), "quire lab")?;
+    let mut page = ReportPage::new(arguments.report.as_deref(), "quire lab")?;
     let mut good = true;
     let scale = if arguments.quick { Scale::QUICK } else { Scale::FULL };
     let scale = if arguments.no_host_swap { scale.without_host_swap() } else { scale };
@@ -46,7 +46,7 @@ fn choose(names: &[String]) -> Result<Vec<Experiment>, Failure> {
 }
 
 /// Prints the results of an experiment, as JSON or as text, and adds them to the page.
-fn show(report: &LabReport, arguments: &LabArguments, page: &mut Report) {
+fn show(report: &Report, arguments: &LabArguments, page: &mut ReportPage) {
     if arguments.json {
         report.records().for_each(|record| say_json(record.line()));
     } else {
@@ -68,7 +68,7 @@ fn show(report: &LabReport, arguments: &LabArguments, page: &mut Report) {
 }
 
 /// The unfavourable cases, after all the others.
-fn slower(report: &LabReport) -> Vec<String> {
+fn slower(report: &Report) -> Vec<String> {
     let before = report.technique.before_text;
     let percent = TOLERANCE * 100.0;
     let cases = report.slower(TOLERANCE);

@@ -4,7 +4,7 @@ use super::{at_once, other_place};
 use crate::args::AdviseArguments;
 use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{advice, fleet, progress::Bar, say_json, spark::may_draw, warn};
-use crate::pictures::{self, Report};
+use crate::pictures::{self, ReportPage};
 use quire_advise::{AdviseError, Fleet, Host, Merge, MergedProgram, heat_of};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,11 @@ use std::process::ExitCode;
 /// Names of files in a folder of results end so.
 const EXTENSIONS: [&str; 2] = ["json", "jsonl"];
 
-pub(super) fn run(arguments: &AdviseArguments, host: &Host, mut report: Report) -> Result<ExitCode, Failure> {
+pub(super) fn run(
+    arguments: &AdviseArguments,
+    host: &Host,
+    mut report: ReportPage,
+) -> Result<ExitCode, Failure> {
     let mut merge = Merge::default();
     files(&arguments.from).iter().for_each(|file| merge.read(file));
     let bar = Bar::new("advise", "programs");
@@ -65,7 +69,11 @@ fn files(named: &[PathBuf]) -> Vec<PathBuf> {
 
 /// Prints what `quire advise` would print for the recordings of a program. Returns whether its verdict is
 /// one.
-fn show(program: &MergedProgram, arguments: &AdviseArguments, report: &mut Report) -> Result<bool, Failure> {
+fn show(
+    program: &MergedProgram,
+    arguments: &AdviseArguments,
+    report: &mut ReportPage,
+) -> Result<bool, Failure> {
     let prediction = &program.prediction;
     if arguments.json {
         advice::objects(prediction, &[], None).iter().for_each(say_json);

@@ -3,7 +3,7 @@
 use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
 use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{json, progress::Bar, replay as words, say_json, warn};
-use crate::pictures::{self, Report};
+use crate::pictures::{self, ReportPage};
 use quire_advise::{HEAT_COLUMNS, grid, touched_pages};
 use quire_mm::thp::HugeConfig;
 use quire_replay::{Replay, ReplayError, ReplayOptions, ReplayReport};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<ExitCode, Failure> {
-    let mut page = Report::new(arguments.report.as_deref(), "quire replay")?;
+    let mut page = ReportPage::new(arguments.report.as_deref(), "quire replay")?;
     let mut good = true;
     for file in recordings_among(&arguments.files)? {
         let report = replay(file, &arguments.machine, arguments.salvage, page.is_wanted())?;

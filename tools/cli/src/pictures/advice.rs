@@ -46,7 +46,7 @@ pub(crate) fn advice(
         let of = format!("under {}", shown(&rows[*place].0));
         pictures.push(life::waste(&format!("waste-by-mapping-{}", nth + 1), &of, &wastes));
     }
-    let faults: Vec<life::Faults> = rows
+    let faults: Vec<life::FaultRow> = rows
         .iter()
         .map(|(setting, row)| {
             let counts: BTreeMap<u64, f64> =

@@ -80,7 +80,7 @@ fn resampled(samples: &[LifeSample], end: u64, of: fn(&LifeSample) -> u64) -> Ve
 }
 
 /// A row of faults under one setting: its name, and faults by the size in bytes of what they mapped.
-pub(super) type Faults = (String, BTreeMap<u64, f64>);
+pub(super) type FaultRow = (String, BTreeMap<u64, f64>);
 
 /// How many page faults there are of each size.
 pub(super) fn counts_of(life: &LifeFigures) -> BTreeMap<u64, f64> {
@@ -88,12 +88,12 @@ pub(super) fn counts_of(life: &LifeFigures) -> BTreeMap<u64, f64> {
 }
 
 /// Estimates of how long page faults take on this host, if it was calibrated; else how many there are.
-pub(super) fn latency(faults: &[Faults], costs: Option<&Costs>) -> Picture {
+pub(super) fn latency(faults: &[FaultRow], costs: Option<&Costs>) -> Picture {
     let found: Vec<(&str, Option<Latency>)> = faults
         .iter()
         .map(|(name, by_size)| (name.as_str(), costs.and_then(|costs| Latency::of(by_size, costs))))
         .collect();
-    let total = |(_, by_size): &Faults| Some(by_size.values().sum::<f64>());
+    let total = |(_, by_size): &FaultRow| Some(by_size.values().sum::<f64>());
     if found.iter().all(|(_, latency)| latency.is_none()) {
         return Picture {
             name: "page-faults".to_owned(),

@@ -22,12 +22,12 @@ use quire_trace::format::{HostSettings, TraceHeader};
 use std::path::Path;
 
 /// A page in progress, if there is to be one. Its target is checked before the work begins.
-pub(crate) struct Report {
+pub(crate) struct ReportPage {
     place: Option<WholeFile>,
     page: Page,
 }
 
-impl Report {
+impl ReportPage {
     /// A page at `path`, about what `command` found.
     pub(crate) fn new(path: Option<&Path>, command: &str) -> Result<Self, Failure> {
         let place = path.map(page_file).transpose()?;

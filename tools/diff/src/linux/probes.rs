@@ -8,12 +8,12 @@ use std::ptr;
 use std::sync::OnceLock;
 
 /// Private memory of this process, of the host's Linux, that is unmapped at the end.
-struct Memory {
+struct PrivateMemory {
     at: *mut libc::c_void,
     bytes: usize,
 }
 
-impl Memory {
+impl PrivateMemory {
     fn of(bytes: usize) -> Option<Self> {
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a new mapping, where Linux finds room; no other memory is touched.
@@ -50,7 +50,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for PrivateMemory {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own, and there are no references to it.
         unsafe { libc::munmap(self.at, self.bytes) };
@@ -70,7 +70,7 @@ pub(crate) fn marks_guards() -> bool {
     static MARKS: OnceLock<bool> = OnceLock::new();
     *MARKS.get_or_init(|| {
         const PAGE: usize = PAGE_SIZE as usize;
-        Memory::of(PAGE).is_some_and(|memory| {
+        PrivateMemory::of(PAGE).is_some_and(|memory| {
             memory.advise(0, PAGE, MADV_GUARD_INSTALL)
                 && read_to_string("/proc/self/smaps").is_ok_and(|text| text.contains(" gu "))
         })
@@ -85,7 +85,7 @@ pub(crate) fn reads_large_folios() -> bool {
     *READS.get_or_init(|| {
         // A mapping of half of 2 MiB has room for each smaller size, and for none that PMD entries map.
         const BYTES: usize = 1 << 20;
-        let Some(memory) = Memory::of(2 * BYTES) else { return true };
+        let Some(memory) = PrivateMemory::of(2 * BYTES) else { return true };
         let from = (memory.at as usize).next_multiple_of(BYTES) - memory.at as usize;
         memory.advise(from, BYTES, libc::MADV_HUGEPAGE as u64);
         memory.write(from);

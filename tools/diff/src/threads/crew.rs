@@ -113,10 +113,10 @@ struct InProgress<M> {
 pub(super) struct Crew<'c, 'w, W: World> {
     world: &'w W,
     seat: W::Seat<'w>,
-    shared: &'c Shared<W::Memory<'w>>,
+    shared: &'c CrewState<W::Memory<'w>>,
 }
 
-struct Shared<M> {
+struct CrewState<M> {
     job: RwLock<Option<InProgress<M>>>,
     begin: Barrier,
     /// Just before the first operation.
@@ -146,7 +146,7 @@ pub(super) fn with<'w, W: World, R>(
     patience: Duration,
     work: impl FnOnce(&mut Crew<'_, 'w, W>) -> R,
 ) -> R {
-    let shared = Shared {
+    let shared = CrewState {
         job: RwLock::new(None),
         begin: Barrier::new(threads),
         ready: Barrier::new(threads),
@@ -158,7 +158,7 @@ pub(super) fn with<'w, W: World, R>(
         done: Mutex::default(),
     };
     /// Releases the other threads, also when the caller panics.
-    struct Dismiss<'s, M>(&'s Shared<M>, thread::Thread);
+    struct Dismiss<'s, M>(&'s CrewState<M>, thread::Thread);
     impl<M> Drop for Dismiss<'_, M> {
         fn drop(&mut self) {
             self.0.over.store(true, Ordering::Relaxed);
@@ -187,7 +187,7 @@ pub(super) fn with<'w, W: World, R>(
     })
 }
 
-impl<M: Send + Sync> Shared<M> {
+impl<M: Send + Sync> CrewState<M> {
     /// Runs thread `number`'s part of the job.
     fn take_part<'w, W: World<Memory<'w> = M> + 'w>(&self, seat: &W::Seat<'w>, number: usize) {
         let job = self.job.read().unwrap_or_else(PoisonError::into_inner);

@@ -26,9 +26,9 @@ mod shrink;
 pub use check::Wrong;
 pub use history::{ChildPage, Event, Outcome, Refusal};
 pub use program::{MAX_PAGES, MAX_STEPS, MAX_THREADS, Op, Pause, Program, Rights, Span, Turn, Word};
-pub use report::{Cause, Failure, ThreadReport};
+pub use report::{Cause, ThreadFailure, ThreadReport};
 
-use check::Verdict;
+use check::HistoryVerdict;
 use crew::{Breakdown, Crew, World};
 use linux::LinuxWorld;
 use quire::QuireWorld;
@@ -113,12 +113,12 @@ fn try_once<W: World>(
         Ok(events) => {
             report.count(&events);
             match check::check(&events, W::SIDE) {
-                Verdict::Right => Ok(()),
-                Verdict::Undecided => {
+                HistoryVerdict::Right => Ok(()),
+                HistoryVerdict::Undecided => {
                     report.undecided += 1;
                     Ok(())
                 }
-                Verdict::Wrong(wrong) => Err((events, Cause::History(wrong))),
+                HistoryVerdict::Wrong(wrong) => Err((events, Cause::History(wrong))),
             }
         }
         Err(Breakdown { messages, events }) => Err((events, Cause::Broken(messages))),
@@ -138,7 +138,7 @@ impl Batch<'_> {
     }
 
     /// Runs programs from `next` on until one fails.
-    fn until_failure<W: World>(&mut self, new: &impl Fn() -> W, next: &mut u64) -> Option<Failure> {
+    fn until_failure<W: World>(&mut self, new: &impl Fn() -> W, next: &mut u64) -> Option<ThreadFailure> {
         let ThreadOptions { seed, first, programs, threads, .. } = self.options;
         in_new_world(
             new,
@@ -152,12 +152,18 @@ impl Batch<'_> {
                     self.report.programs += 1;
                     (self.progress)(*next, programs);
                     if let Err((events, cause)) = result {
-                        return Some(Failure { number, full_len: program.len(), program, events, cause });
+                        return Some(ThreadFailure {
+                            number,
+                            full_len: program.len(),
+                            program,
+                            events,
+                            cause,
+                        });
                     }
                 }
                 None
             },
-            |failure| matches!(failure, Some(Failure { cause: Cause::Broken(_), .. })),
+            |failure| matches!(failure, Some(ThreadFailure { cause: Cause::Broken(_), .. })),
         )
     }
 }
@@ -177,7 +183,7 @@ fn in_new_world<W: World, R>(
     result
 }
 
-fn make_smaller<W: World>(options: &ThreadOptions, failure: &mut Failure, new: &impl Fn() -> W) {
+fn make_smaller<W: World>(options: &ThreadOptions, failure: &mut ThreadFailure, new: &impl Fn() -> W) {
     let mut last = None;
     let program = shrink::shrink(&failure.program, |program| {
         let mut uncounted = ThreadReport::default();
@@ -192,6 +198,6 @@ fn make_smaller<W: World>(options: &ThreadOptions, failure: &mut Failure, new: &
         fails
     });
     if let Some((events, cause)) = last {
-        *failure = Failure { program, events, cause, ..failure.clone() };
+        *failure = ThreadFailure { program, events, cause, ..failure.clone() };
     }
 }

@@ -17,7 +17,7 @@ pub enum Cause {
 
 /// A program that failed.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Failure {
+pub struct ThreadFailure {
     /// Its number in the run.
     pub number: u64,
     /// Its number of operations before it was minimised.
@@ -42,7 +42,7 @@ pub struct ThreadReport {
     /// Histories with too much concurrency to be decided.
     pub undecided: u64,
     /// What failed.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<ThreadFailure>,
 }
 
 impl ThreadReport {
@@ -83,7 +83,7 @@ impl fmt::Display for Program {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for ThreadFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -27,7 +27,7 @@ pub trait BlockAllocator: Sync {
 
 /// A way to get and put blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Case {
+pub enum BlockCase {
     /// Each block is freed right after it was allocated.
     Pairs,
     /// All blocks are allocated, then freed, the last one first.
@@ -38,7 +38,7 @@ pub enum Case {
     Remote,
 }
 
-impl Case {
+impl BlockCase {
     /// Every case.
     pub const ALL: [Self; 4] = [Self::Pairs, Self::Bulk, Self::Shuffled, Self::Remote];
 
@@ -105,24 +105,24 @@ impl Load {
     }
 
     /// Blocks that the round gets in all.
-    pub fn blocks(&self, case: Case) -> u64 {
-        let getters = if case == Case::Remote { self.threads / 2 } else { self.threads };
+    pub fn blocks(&self, case: BlockCase) -> u64 {
+        let getters = if case == BlockCase::Remote { self.threads / 2 } else { self.threads };
         (getters * self.count) as u64
     }
 }
 
 /// Runs one round and returns nanoseconds for each operation, a figure for each of the case's
-/// [`parts`](Case::parts), as the mean over the threads.
+/// [`parts`](BlockCase::parts), as the mean over the threads.
 ///
 /// # Errors
 ///
 /// The allocator had no block left, or did not free one. All blocks that it frees were freed by then.
-pub fn round<A: BlockAllocator>(allocator: &A, case: Case, load: Load) -> Result<Vec<f64>, LabError> {
+pub fn round<A: BlockAllocator>(allocator: &A, case: BlockCase, load: Load) -> Result<Vec<f64>, LabError> {
     match case {
-        Case::Pairs => pairs::round(allocator, load),
-        Case::Bulk => bulk::round(allocator, load, false),
-        Case::Shuffled => bulk::round(allocator, load, true),
-        Case::Remote => remote::round(allocator, load),
+        BlockCase::Pairs => pairs::round(allocator, load),
+        BlockCase::Bulk => bulk::round(allocator, load, false),
+        BlockCase::Shuffled => bulk::round(allocator, load, true),
+        BlockCase::Remote => remote::round(allocator, load),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::clock::now;
 use crate::error::LabError;
 use crate::folios::{Folios, pages};
 use crate::patterns::Patterns;
-use crate::process::{Calls, Cost, Job, Process, ThreadWork};
+use crate::process::{Calls, Cost, Done, Job, Process, ThreadWork};
 use crate::rounds::RoundFigures;
 use core::ops::Range;
 use core::ptr::{NonNull, null_mut, with_exposed_provenance_mut};
@@ -18,8 +18,6 @@ use quire_arch::{Access, PAGE_SIZE};
 use quire_mm::space::Advice;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::read;
-
-type Done = Result<(), LabError>;
 
 /// What the area starts at a multiple of.
 const BORDER: usize = 1 << 30;

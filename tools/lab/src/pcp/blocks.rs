@@ -4,7 +4,7 @@ use super::comparison::{Comparison, Round, Workload};
 use super::{BLOCK_RAM, SEED};
 use crate::error::LabError;
 use crate::experiment::Lab;
-use crate::harness::{Case, Load, round};
+use crate::harness::{BlockCase, Load, round};
 use crate::machine::{Machine, MachineSpec};
 use crate::quire::{PinEach, PinHeld};
 use quire_arch::{Order, PAGE_SIZE};
@@ -23,7 +23,7 @@ const SHORT: usize = 5;
 
 /// A round of the harness.
 struct Blocks {
-    case: Case,
+    case: BlockCase,
     load: Load,
     /// Whether each operation pins by itself.
     pin_each: bool,
@@ -59,14 +59,14 @@ impl Workload for Blocks {
 }
 
 /// Each case with its variants, and what these add to its name.
-const VARIANTS: [(Case, Variant, &str); 7] = [
-    (Case::Pairs, Variant::Plain, ""),
-    (Case::Bulk, Variant::Plain, ""),
-    (Case::Shuffled, Variant::Plain, ""),
-    (Case::Remote, Variant::Plain, ""),
-    (Case::Pairs, Variant::PinEach, ", a pin each"),
-    (Case::Bulk, Variant::PastBudget, ", past the budget"),
-    (Case::Shuffled, Variant::PastBudget, ", past the budget"),
+const VARIANTS: [(BlockCase, Variant, &str); 7] = [
+    (BlockCase::Pairs, Variant::Plain, ""),
+    (BlockCase::Bulk, Variant::Plain, ""),
+    (BlockCase::Shuffled, Variant::Plain, ""),
+    (BlockCase::Remote, Variant::Plain, ""),
+    (BlockCase::Pairs, Variant::PinEach, ", a pin each"),
+    (BlockCase::Bulk, Variant::PastBudget, ", past the budget"),
+    (BlockCase::Shuffled, Variant::PastBudget, ", past the budget"),
 ];
 
 pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
@@ -88,7 +88,7 @@ pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
 fn blocks(
     lab: &mut Lab<'_>,
     name: &str,
-    (kind, variant): (Case, Variant),
+    (kind, variant): (BlockCase, Variant),
     (order, threads): (Order, usize),
 ) -> Result<(), LabError> {
     lab.case(name, |case, name| {
@@ -99,7 +99,7 @@ fn blocks(
             Variant::Plain | Variant::PinEach => Load::fitting(frames, order, threads, SEED),
         };
         let pin_each = variant == Variant::PinEach;
-        let rounds = case.scale.of(ROUNDS) * if kind == Case::Pairs { SHORT } else { 1 };
+        let rounds = case.scale.of(ROUNDS) * if kind == BlockCase::Pairs { SHORT } else { 1 };
         let comparison = Comparison::run(case, MachineSpec::new(ram, threads), rounds, |_| {
             Ok(Blocks { case: kind, load, pin_each })
         })?;

@@ -6,7 +6,7 @@
 use super::{BLOCK_RAM, SEED};
 use crate::error::LabError;
 use crate::experiment::Lab;
-use crate::harness::{Case, Load, round};
+use crate::harness::{BlockCase, Load, round};
 use crate::machine::{Machine, MachineSpec};
 use crate::quire::PinHeld;
 use crate::report::Metric;
@@ -58,7 +58,7 @@ fn idle(ram: u64, pcp: PcpTechnique) -> Result<(Held, Vec<String>), LabError> {
     for number in 0..ROUNDS {
         for order in [Order::ZERO, Order::ALL[3], Order::PMD] {
             let load = Load::fitting(ram / PAGE_SIZE, order, CPUS, SEED ^ number);
-            round(&PinHeld(&machine), Case::Bulk, load)?;
+            round(&PinHeld(&machine), BlockCase::Bulk, load)?;
         }
     }
     let mut held = Held { busy: machine.held(), ..Held::default() };

@@ -78,7 +78,7 @@ fn choose<T: Copy>(random: &mut Rng, shares: &[(u32, T)]) -> T {
     shares[shares.len() - 1].1
 }
 
-struct Process {
+struct SimulatedProcess {
     ends: u64,
     /// Pages that it still wants.
     wants: u64,
@@ -98,7 +98,7 @@ pub(super) struct Traffic<'m> {
     /// Pages of all processes once they have grown.
     committed: u64,
     now: u64,
-    processes: Vec<Process>,
+    processes: Vec<SimulatedProcess>,
     cache: VecDeque<Block>,
     /// Slabs by the second in which they are freed; those past the last one stay to the end.
     slabs: Vec<Vec<Block>>,
@@ -209,7 +209,7 @@ impl<'m> Traffic<'m> {
             let mean = choose(&mut self.random, &LIFETIMES);
             let ends = self.now + self.lifetime(mean);
             self.committed += wants;
-            self.processes.push(Process { ends, wants, blocks: Vec::new() });
+            self.processes.push(SimulatedProcess { ends, wants, blocks: Vec::new() });
         }
     }
 

@@ -59,7 +59,7 @@ struct ScanArgument {
 /// `struct page_region`.
 #[derive(Debug, Clone, Copy, Default)]
 #[repr(C)]
-struct Region {
+struct PageRegion {
     start: u64,
     end: u64,
     categories: u64,
@@ -97,7 +97,7 @@ impl Pagemap {
     pub(crate) fn all(&self) -> Option<[Vec<PageRun>; 2]> {
         let mut runs = [Vec::new(), Vec::new()];
         let [all, filled] = &mut runs;
-        let scanned = self.scan_each(0, USER_END, IS_ZERO, |Region { start, end, categories }| {
+        let scanned = self.scan_each(0, USER_END, IS_ZERO, |PageRegion { start, end, categories }| {
             let (pages, file) = ((end - start) / PAGE, categories & IS_FILE != 0);
             add(all, *start, pages, file);
             if categories & IS_ZERO == 0 {
@@ -110,7 +110,7 @@ impl Pagemap {
     /// The runs of anonymous pages other than the zero page, of the whole process. None where Linux cannot be
     /// asked for them.
     pub(crate) fn anonymous(&self, mut each: impl FnMut(PageRun)) {
-        let one = |Region { start, end, categories }: &Region| {
+        let one = |PageRegion { start, end, categories }: &PageRegion| {
             if categories & (IS_FILE | IS_ZERO) == 0 {
                 each(PageRun { start: *start, pages: (end - start) / PAGE, file: false });
             }
@@ -122,15 +122,21 @@ impl Pagemap {
     /// Asks for the runs.
     fn scan(&self, start: u64, end: u64) -> io::Result<Vec<PageRun>> {
         let mut runs = Vec::new();
-        self.scan_each(start, end, 0, |Region { start, end, categories }| {
+        self.scan_each(start, end, 0, |PageRegion { start, end, categories }| {
             add(&mut runs, *start, (end - start) / PAGE, categories & IS_FILE != 0);
         })?;
         Ok(runs)
     }
 
     /// Asks for the regions of present pages, and whether they are of `more` categories.
-    fn scan_each(&self, start: u64, end: u64, more: u64, mut each: impl FnMut(&Region)) -> io::Result<()> {
-        let mut regions = vec![Region::default(); REGIONS];
+    fn scan_each(
+        &self,
+        start: u64,
+        end: u64,
+        more: u64,
+        mut each: impl FnMut(&PageRegion),
+    ) -> io::Result<()> {
+        let mut regions = vec![PageRegion::default(); REGIONS];
         let mut argument = ScanArgument {
             size: size_of::<ScanArgument>() as u64,
             start,

@@ -54,7 +54,7 @@ pub(super) enum ReuseMoment {
 
 /// The state of each address space.
 #[derive(Debug, Default)]
-struct Known {
+struct SpaceSamples {
     /// The pages that were present at the last sample, by address. Empty before the first.
     present: Vec<PageRun>,
     /// Samples so far.
@@ -80,7 +80,7 @@ pub(super) struct ReuseSampler {
     /// TLBs can be flushed without side effects: the kernel has no soft-dirty bits. If it had, the recorder
     /// would cause a fault at every page's next write.
     may_flush: bool,
-    known: HashMap<SpaceId, Known>,
+    known: HashMap<SpaceId, SpaceSamples>,
     press: Press,
 }
 
@@ -357,7 +357,9 @@ mod tests {
         sampler.spent_at_ends = 0;
         assert!(sampler.affords_end(space, 700 * PAGE, 0), "the first, if it is short");
         // After one that took 100 ms.
-        sampler.known.insert(space, Known { over: 1000 * MS, took: 100 * MS, ..Known::default() });
+        sampler
+            .known
+            .insert(space, SpaceSamples { over: 1000 * MS, took: 100 * MS, ..SpaceSamples::default() });
         assert!(!sampler.affords_end(space, 0, 1499 * MS) && sampler.affords_end(space, 0, 1500 * MS));
         assert!(sampler.affords_end(SpaceId(8), 0, 1499 * MS));
     }
@@ -380,7 +382,7 @@ mod tests {
         assert!(
             !sampler.affords_end(space, tables, 1860 * MS) && sampler.affords(space, || tables, 1860 * MS)
         );
-        sampler.known.insert(space, Known { samples: 1, ..Known::default() });
+        sampler.known.insert(space, SpaceSamples { samples: 1, ..SpaceSamples::default() });
         assert!(sampler.affords(space, || tables, 100 * MS), "how long it takes is known now");
         assert!(!sampler.affords(SpaceId(8), || u64::MAX, 1000 * MS));
     }

@@ -28,7 +28,7 @@ const EVENT_RUNS: usize = 4096;
 
 /// One line with an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Access {
+struct AccessLine {
     first: u64,
     last: u64,
     kind: Kind,
@@ -44,7 +44,7 @@ enum Kind {
 /// A line of the file.
 #[derive(Debug, PartialEq, Eq)]
 enum Line<'l> {
-    Access(Access),
+    Access(AccessLine),
     /// Valgrind says which program it runs, under which process id.
     Command(u32, &'l [u8]),
     /// Something else that valgrind says.
@@ -73,7 +73,7 @@ fn parse(line: &[u8]) -> Result<Line<'_>, &'static str> {
     }
     let end = addr.checked_add(size).filter(|end| *end <= USER_END);
     let end = end.ok_or("the address is outside of what a program can use")?;
-    Ok(Line::Access(Access { first: addr >> PAGE_SHIFT, last: (end - 1) >> PAGE_SHIFT, kind }))
+    Ok(Line::Access(AccessLine { first: addr >> PAGE_SHIFT, last: (end - 1) >> PAGE_SHIFT, kind }))
 }
 
 /// `==PID== Command: ...`, or anything else.
@@ -86,14 +86,14 @@ fn remark(line: &[u8]) -> Line<'_> {
 }
 
 /// The file, which is read twice.
-struct Input<'p> {
+struct LackeyFile<'p> {
     path: &'p Path,
     file: File,
     /// What was read of a pipe.
     kept: Option<File>,
 }
 
-impl<'p> Input<'p> {
+impl<'p> LackeyFile<'p> {
     fn open(path: &'p Path) -> Result<Self, ImportError> {
         let input = |source| ImportError::Input { path: path.to_path_buf(), source };
         let file = File::open(path).map_err(input)?;
@@ -185,7 +185,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(input: &Input<'_>) -> Result<Self, ImportError> {
+    fn of(input: &LackeyFile<'_>) -> Result<Self, ImportError> {
         let mut layout = Self::default();
         // Most accesses are to the page of the one before.
         let mut last = None;
@@ -269,7 +269,7 @@ impl Layout {
 /// [`ImportError`]. Nothing is written then, and what was at `output` is still there. A file that is no
 /// recording is replaced only with `force`.
 pub fn lackey(input: &Path, output: &Path, force: bool) -> Result<ImportSummary, ImportError> {
-    let input = Input::open(input)?;
+    let input = LackeyFile::open(input)?;
     if input.is(output) {
         return Err(ImportError::Same { path: output.to_path_buf() });
     }
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     fn access(first: u64, last: u64, kind: Kind) -> Result<Line<'static>, &'static str> {
-        Ok(Line::Access(Access { first, last, kind }))
+        Ok(Line::Access(AccessLine { first, last, kind }))
     }
 
     #[test]

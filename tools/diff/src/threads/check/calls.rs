@@ -4,7 +4,7 @@ use super::super::Side;
 use super::super::history::{Event, Outcome, Refusal};
 use super::super::program::{MAX_PAGES, MAX_THREADS, Op, Rights, Span, Word};
 use super::page::{Effect, Label, Labels, Load, Roles, Value};
-use super::search::{ALWAYS, PageStep, Steps};
+use super::search::{ALWAYS, PageStep, PageSteps};
 use std::collections::HashSet;
 
 const ENOMEM: i64 = 12;
@@ -31,7 +31,7 @@ impl Rule {
 /// A history, page by page.
 #[derive(Debug)]
 pub(super) struct Histories {
-    pub(super) pages: Vec<Steps>,
+    pub(super) pages: Vec<PageSteps>,
     /// Labels that are possible so far, by slot.
     pub(super) slots: Vec<Labels>,
     /// The page that each slot is a step of.
@@ -54,7 +54,7 @@ impl Histories {
     /// Fails with an event whose outcome is impossible, whatever the other threads did.
     pub(super) fn of(events: &[Event], side: Side) -> Result<Self, usize> {
         let mut histories = Self {
-            pages: (0..MAX_PAGES).map(|_| Steps::default()).collect(),
+            pages: (0..MAX_PAGES).map(|_| PageSteps::default()).collect(),
             slots: vec![Labels::DONE],
             page_of: vec![0],
             rules: Vec::new(),

@@ -45,7 +45,7 @@ pub enum Wrong {
 
 /// The result of checking a history.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum HistoryVerdict {
     Right,
     Wrong(Wrong),
     /// Too many operations were concurrent for the search.
@@ -53,10 +53,10 @@ pub(super) enum Verdict {
 }
 
 /// Checks a history of `side`.
-pub(super) fn check(events: &[Event], side: Side) -> Verdict {
+pub(super) fn check(events: &[Event], side: Side) -> HistoryVerdict {
     let mut histories = match Histories::of(events, side) {
         Ok(histories) => histories,
-        Err(event) => return Verdict::Wrong(Wrong::Outcome(event)),
+        Err(event) => return HistoryVerdict::Wrong(Wrong::Outcome(event)),
     };
     let mut found: Vec<HashSet<_>> = vec![HashSet::new(); histories.pages.len()];
     let mut to_search: Vec<u8> = (0..histories.pages.len() as u8).collect();
@@ -65,8 +65,8 @@ pub(super) fn check(events: &[Event], side: Side) -> Verdict {
             let place = usize::from(page);
             match search::search(&histories.pages[place], &histories.slots) {
                 Found::Orders(labels) => found[place] = labels,
-                Found::None(events) => return Verdict::Wrong(Wrong::Page(page, events)),
-                Found::TooMany => return Verdict::Undecided,
+                Found::None(events) => return HistoryVerdict::Wrong(Wrong::Page(page, events)),
+                Found::TooMany => return HistoryVerdict::Undecided,
             }
         }
         to_search.clear();
@@ -74,11 +74,11 @@ pub(super) fn check(events: &[Event], side: Side) -> Verdict {
         for rule in 0..histories.rules.len() {
             match histories.narrow(rule, &all) {
                 Some(pages) => to_search.extend(pages),
-                None => return Verdict::Wrong(Wrong::Call(histories.rules[rule].event())),
+                None => return HistoryVerdict::Wrong(Wrong::Call(histories.rules[rule].event())),
             }
         }
         to_search.sort_unstable();
         to_search.dedup();
     }
-    Verdict::Right
+    HistoryVerdict::Right
 }

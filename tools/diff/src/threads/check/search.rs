@@ -27,7 +27,7 @@ pub(super) struct PageStep {
 }
 
 /// One page's steps by thread.
-pub(super) type Steps = [Vec<PageStep>; MAX_THREADS];
+pub(super) type PageSteps = [Vec<PageStep>; MAX_THREADS];
 
 /// The result of a search.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Layer {
 }
 
 /// Looks for all orders of `steps` from an unmapped page on, with the labels that `slots` allow.
-pub(super) fn search(steps: &Steps, slots: &[Labels]) -> Found {
+pub(super) fn search(steps: &PageSteps, slots: &[Labels]) -> Found {
     let mut layer = Layer::default();
     layer.place(Node { done: [0; MAX_THREADS], page: Page::Unmapped });
     let mut edges: Vec<(usize, Vec<Edge>)> = Vec::new();
@@ -145,7 +145,7 @@ fn labels(steps: &[(usize, Vec<Edge>)], last: usize) -> HashSet<(usize, Label)> 
 }
 
 /// The events that come next after each of `nodes`.
-fn stuck(steps: &Steps, nodes: &[Node]) -> Vec<usize> {
+fn stuck(steps: &PageSteps, nodes: &[Node]) -> Vec<usize> {
     let mut events: Vec<usize> = nodes
         .iter()
         .flat_map(|node| {

@@ -4,7 +4,7 @@ mod model;
 
 use super::super::history::{ChildPage, Event, Outcome, Refusal};
 use super::super::program::{Op, Rights, Span, Word};
-use super::{Side, Verdict, Wrong};
+use super::{HistoryVerdict, Side, Wrong};
 use Outcome::{Done, Failed};
 
 const MAPERR: Outcome = Outcome::Refused(Refusal::NotMapped);
@@ -13,7 +13,7 @@ const ENOMEM: Outcome = Failed(12);
 const EFAULT: Outcome = Failed(14);
 const EINVAL: Outcome = Failed(22);
 
-fn check(events: &[Event]) -> Verdict {
+fn check(events: &[Event]) -> HistoryVerdict {
     super::check(events, Side::Quire)
 }
 
@@ -73,13 +73,13 @@ fn in_turn(ops: impl IntoIterator<Item = (u8, Op, Outcome)>) -> Vec<Event> {
 
 #[track_caller]
 fn right(events: &[Event]) {
-    assert_eq!(check(events), Verdict::Right, "{events:#?}");
+    assert_eq!(check(events), HistoryVerdict::Right, "{events:#?}");
 }
 
 #[track_caller]
 fn wrong_page(page: u8, events: &[Event]) {
     match check(events) {
-        Verdict::Wrong(Wrong::Page(found, _)) => assert_eq!(found, page, "{events:#?}"),
+        HistoryVerdict::Wrong(Wrong::Page(found, _)) => assert_eq!(found, page, "{events:#?}"),
         other => panic!("{other:?}: {events:#?}"),
     }
 }
@@ -95,7 +95,7 @@ fn reads_see_the_last_write() {
 fn a_value_of_another_page_is_wrong() {
     wrong_page(1, &in_turn([(0, write(0, 1), Done), (1, read(1), value(1))]));
     let foreign = Outcome::Word(Word::Foreign(0xbad));
-    assert_eq!(check(&in_turn([(0, read(0), foreign)])), Verdict::Wrong(Wrong::Outcome(1)));
+    assert_eq!(check(&in_turn([(0, read(0), foreign)])), HistoryVerdict::Wrong(Wrong::Outcome(1)));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn failed_calls_stop_where_they_failed() {
     wrong_page(0, &failed(Done, Done));
     // No page was a hole.
     let call = check(&in_turn([(1, protect(0, 3, Rights::Read), ENOMEM)]));
-    assert_eq!(call, Verdict::Wrong(Wrong::Call(1)));
+    assert_eq!(call, HistoryVerdict::Wrong(Wrong::Call(1)));
     // The hole came and went while the call was under way, or too late.
     let hole = |stamps: (u64, u64)| {
         check(&after_map([
@@ -231,8 +231,8 @@ fn failed_calls_stop_where_they_failed() {
             at(1, (stamps.1 + 1, stamps.1 + 2), map(1, 1), Done),
         ]))
     };
-    assert_eq!(hole((11, 12)), Verdict::Right);
-    assert_eq!(hole((14, 15)), Verdict::Wrong(Wrong::Call(1)));
+    assert_eq!(hole((11, 12)), HistoryVerdict::Right);
+    assert_eq!(hole((14, 15)), HistoryVerdict::Wrong(Wrong::Call(1)));
 }
 
 #[test]
@@ -247,8 +247,8 @@ fn the_pages_of_a_failed_call_must_agree() {
             at(1, (23, 24), write(1, 1), outcome),
         ]))
     };
-    assert_eq!(first_hole(Done), Verdict::Right);
-    assert_eq!(first_hole(ACCERR), Verdict::Right);
+    assert_eq!(first_hole(Done), HistoryVerdict::Right);
+    assert_eq!(first_hole(ACCERR), HistoryVerdict::Right);
     // With page 0 there all the time, page 1 was changed.
     let second_hole = |outcome| {
         check(&in_turn([
@@ -257,8 +257,8 @@ fn the_pages_of_a_failed_call_must_agree() {
             (1, write(1, 1), outcome),
         ]))
     };
-    assert_eq!(second_hole(ACCERR), Verdict::Right);
-    assert!(matches!(second_hole(Done), Verdict::Wrong(_)));
+    assert_eq!(second_hole(ACCERR), HistoryVerdict::Right);
+    assert!(matches!(second_hole(Done), HistoryVerdict::Wrong(_)));
 }
 
 #[test]
@@ -272,7 +272,7 @@ fn locked_memory_is_not_dropped_and_locks_reach_their_pages() {
     ]));
     wrong_page(1, &in_turn([(0, lock, Done), (1, dontneed(0, 4), Done)]));
     let call = check(&in_turn([(1, dontneed(0, 4), EINVAL)]));
-    assert_eq!(call, Verdict::Wrong(Wrong::Call(1)));
+    assert_eq!(call, HistoryVerdict::Wrong(Wrong::Call(1)));
     // On Linux the lock may come between the drop and its flush; on Quire it may not. No thread has the page
     // after both.
     let beside = |mut seen: Vec<Event>| {
@@ -280,7 +280,7 @@ fn locked_memory_is_not_dropped_and_locks_reach_their_pages() {
         let mut events = vec![at(1, (10, 11), write(1, 5), Done), at(1, (14, 15), lock, Done), drop];
         events.append(&mut seen);
         let events = after_map(events);
-        (super::check(&events, Side::Linux) == Verdict::Right, check(&events) == Verdict::Right)
+        (super::check(&events, Side::Linux) == HistoryVerdict::Right, check(&events) == HistoryVerdict::Right)
     };
     assert_eq!(beside(vec![at(1, (16, 17), read(1), value(5))]), (true, false));
     assert_eq!(beside(vec![at(1, (16, 17), read(1), value(0))]), (true, true));
@@ -290,11 +290,11 @@ fn locked_memory_is_not_dropped_and_locks_reach_their_pages() {
     // What is unmapped after it was locked is passed over; what allows nothing by then is not.
     let locking =
         |op, outcome| check(&after_map([at(0, (10, 14), lock, outcome), at(1, (11, 12), op, Done)]));
-    assert_eq!(locking(unmap(2, 1), Done), Verdict::Right);
-    assert_eq!(locking(unmap(2, 1), ENOMEM), Verdict::Right);
-    assert_eq!(locking(protect(2, 1, Rights::None), Done), Verdict::Right);
-    assert_eq!(locking(protect(2, 1, Rights::None), ENOMEM), Verdict::Right);
-    assert_eq!(locking(protect(2, 1, Rights::Read), ENOMEM), Verdict::Wrong(Wrong::Call(1)));
+    assert_eq!(locking(unmap(2, 1), Done), HistoryVerdict::Right);
+    assert_eq!(locking(unmap(2, 1), ENOMEM), HistoryVerdict::Right);
+    assert_eq!(locking(protect(2, 1, Rights::None), Done), HistoryVerdict::Right);
+    assert_eq!(locking(protect(2, 1, Rights::None), ENOMEM), HistoryVerdict::Right);
+    assert_eq!(locking(protect(2, 1, Rights::Read), ENOMEM), HistoryVerdict::Wrong(Wrong::Call(1)));
     // It failed while page 2 was missing: so it had not come to page 3, or it had locked all of them.
     let late = in_turn([(0, unmap(2, 1), Done), (1, lock, ENOMEM), (0, dontneed(1, 1), Done)]);
     wrong_page(1, &late);
@@ -304,11 +304,11 @@ fn locked_memory_is_not_dropped_and_locks_reach_their_pages() {
 fn populating_fails_by_the_page_that_cannot_be_had() {
     let populate = |write| Op::Populate { span: span(0, 3), write };
     let after = |op, write, outcome| check(&in_turn([(0, op, Done), (1, populate(write), outcome)]));
-    assert_eq!(after(unmap(1, 1), true, ENOMEM), Verdict::Right);
-    assert_eq!(after(protect(1, 1, Rights::Read), true, EINVAL), Verdict::Right);
-    assert_eq!(after(protect(1, 1, Rights::Read), false, EINVAL), Verdict::Wrong(Wrong::Call(2)));
-    assert_eq!(after(unmap(1, 1), true, EINVAL), Verdict::Wrong(Wrong::Call(2)));
-    assert!(matches!(after(unmap(1, 1), true, Done), Verdict::Wrong(Wrong::Page(1, _))));
+    assert_eq!(after(unmap(1, 1), true, ENOMEM), HistoryVerdict::Right);
+    assert_eq!(after(protect(1, 1, Rights::Read), true, EINVAL), HistoryVerdict::Right);
+    assert_eq!(after(protect(1, 1, Rights::Read), false, EINVAL), HistoryVerdict::Wrong(Wrong::Call(2)));
+    assert_eq!(after(unmap(1, 1), true, EINVAL), HistoryVerdict::Wrong(Wrong::Call(2)));
+    assert!(matches!(after(unmap(1, 1), true, Done), HistoryVerdict::Wrong(Wrong::Page(1, _))));
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn what_leaves_one_page_comes_to_the_other() {
     };
     right(&moved(2));
     for seen in [0, 1] {
-        assert!(matches!(check(&moved(seen)), Verdict::Wrong(_)), "{seen}");
+        assert!(matches!(check(&moved(seen)), HistoryVerdict::Wrong(_)), "{seen}");
     }
     // Along a chain, back to the start.
     let chain = |seen| {
@@ -337,7 +337,7 @@ fn what_leaves_one_page_comes_to_the_other() {
         ])
     };
     right(&chain(1));
-    assert!(matches!(check(&chain(0)), Verdict::Wrong(_)));
+    assert!(matches!(check(&chain(0)), HistoryVerdict::Wrong(_)));
 }
 
 #[test]
@@ -350,13 +350,13 @@ fn a_move_takes_protection_and_lock_along_and_leaves_gaps_alone() {
             (0, write(7, 1), outcome),
         ]))
     };
-    assert_eq!(read_only(ACCERR), Verdict::Right);
-    assert!(matches!(read_only(Done), Verdict::Wrong(_)));
+    assert_eq!(read_only(ACCERR), HistoryVerdict::Right);
+    assert!(matches!(read_only(Done), HistoryVerdict::Wrong(_)));
     let locked = |outcome| {
         check(&in_turn([(0, lock, Done), (1, movement(0, 1, 7), Done), (0, dontneed(7, 1), outcome)]))
     };
-    assert_eq!(locked(EINVAL), Verdict::Right);
-    assert!(matches!(locked(Done), Verdict::Wrong(_)));
+    assert_eq!(locked(EINVAL), HistoryVerdict::Right);
+    assert!(matches!(locked(Done), HistoryVerdict::Wrong(_)));
     let gap = |outcome| {
         check(&in_turn([
             (0, map(8, 2), Done),
@@ -366,8 +366,8 @@ fn a_move_takes_protection_and_lock_along_and_leaves_gaps_alone() {
             (0, read(9), outcome),
         ]))
     };
-    assert_eq!(gap(value(1)), Verdict::Right);
-    assert!(matches!(gap(MAPERR), Verdict::Wrong(_)));
+    assert_eq!(gap(value(1)), HistoryVerdict::Right);
+    assert!(matches!(gap(MAPERR), HistoryVerdict::Wrong(_)));
 }
 
 #[test]
@@ -376,10 +376,10 @@ fn a_move_needs_its_first_page() {
     wrong_page(0, &in_turn([(1, movement(0, 2, 6), EFAULT)]));
     assert!(matches!(
         check(&in_turn([(0, unmap(0, 1), Done), (1, movement(0, 2, 6), Done)])),
-        Verdict::Wrong(_)
+        HistoryVerdict::Wrong(_)
     ));
     right(&in_turn([(1, movement(0, 2, 1), EINVAL)]));
-    assert_eq!(check(&in_turn([(1, movement(0, 2, 1), Done)])), Verdict::Wrong(Wrong::Outcome(1)));
+    assert_eq!(check(&in_turn([(1, movement(0, 2, 1), Done)])), HistoryVerdict::Wrong(Wrong::Outcome(1)));
 }
 
 #[test]
@@ -392,8 +392,8 @@ fn a_page_is_in_both_places_only_while_it_moves() {
             at(1, (30, 31), read(7), value(1)),
         ]))
     };
-    assert_eq!(twice((13, 14)), Verdict::Right);
-    assert!(matches!(twice((21, 22)), Verdict::Wrong(_)));
+    assert_eq!(twice((13, 14)), HistoryVerdict::Right);
+    assert!(matches!(twice((21, 22)), HistoryVerdict::Wrong(_)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::super::super::generate;
 use super::super::super::history::{ChildPage, Event, Outcome, Refusal};
 use super::super::super::program::{Op, Rights, Span, Word};
-use super::super::Verdict;
+use super::super::HistoryVerdict;
 use super::{ACCERR, EFAULT, EINVAL, ENOMEM, MAPERR, at, check, value};
 use Outcome::Done;
 use proptest::prelude::*;
@@ -139,7 +139,7 @@ proptest! {
 
     #[test]
     fn what_one_thread_does_is_right(number in 0_u64..1 << 40) {
-        prop_assert_eq!(check(&model_history(number)), Verdict::Right);
+        prop_assert_eq!(check(&model_history(number)), HistoryVerdict::Right);
     }
 
     /// Operations that take longer allow more, never less.
@@ -153,7 +153,7 @@ proptest! {
             event.end = 10 * event.end + u64::from(event.thread);
             *last = event.end + 1;
         }
-        prop_assert_eq!(check(&events), Verdict::Right);
+        prop_assert_eq!(check(&events), HistoryVerdict::Right);
     }
 
     /// A word that was read becomes another one. That is always wrong in a history without concurrency.
@@ -171,7 +171,7 @@ proptest! {
         let new = value(other);
         prop_assume!(event.outcome != new);
         event.outcome = new;
-        prop_assert!(matches!(check(&events), Verdict::Wrong(_)));
+        prop_assert!(matches!(check(&events), HistoryVerdict::Wrong(_)));
     }
 
     /// So is an access that is refused, or is not, against what it was.
@@ -193,6 +193,6 @@ proptest! {
         };
         prop_assume!(event.outcome != new && !(other == 2 && matches!(event.outcome, Outcome::Word(_))));
         event.outcome = new;
-        prop_assert!(matches!(check(&events), Verdict::Wrong(_)));
+        prop_assert!(matches!(check(&events), HistoryVerdict::Wrong(_)));
     }
 }
