@@ -1,5 +1,9 @@
 //! Making recorded calls again.
 
+use super::args::{
+    MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE,
+    MAP_SHARED, MAP_SHARED_VALIDATE, MAP_TYPE,
+};
 use super::files::{FileIds, RecordedFile};
 use super::mismatch::Gap;
 use super::{failed, names, unbuilt};
@@ -24,15 +28,6 @@ pub(super) enum Verdict {
 const PR_SET_VMA: u64 = libc::PR_SET_VMA as u64;
 const READ_IMPLIES_EXEC: u64 = libc::READ_IMPLIES_EXEC as u64;
 const PERSONALITY_QUERY: u64 = 0xffff_ffff;
-const MAP_TYPE: u64 = libc::MAP_TYPE as u64;
-const MAP_SHARED: u64 = libc::MAP_SHARED as u64;
-const MAP_SHARED_VALIDATE: u64 = libc::MAP_SHARED_VALIDATE as u64;
-const MAP_FIXED: u64 = libc::MAP_FIXED as u64;
-const MAP_32BIT: u64 = libc::MAP_32BIT as u64;
-const MAP_FIXED_NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
-const MAP_NORESERVE: u64 = libc::MAP_NORESERVE as u64;
-const MAP_POPULATE: u64 = libc::MAP_POPULATE as u64;
-const MAP_HUGETLB: u64 = libc::MAP_HUGETLB as u64;
 
 /// How many bytes of its length an `mmap` with `MAP_POPULATE` faults in: those that the file has. It stops at
 /// the first page behind the end, where Linux has no page to map. (A database maps gigabytes of a small
@@ -65,7 +60,7 @@ pub(super) fn replay(
     let verdict = replay_whole(space, &without, files, same_settings);
     if call.errno().is_none() && bytes > 0 {
         let writes = Protection::from_bits_truncate(protection as u32).contains(Protection::WRITE);
-        let private = flags & MAP_TYPE == libc::MAP_PRIVATE as u64;
+        let private = flags & MAP_TYPE == MAP_PRIVATE;
         let advice = if writes && private { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
         let args = [call.result as u64, bytes, advice as u64, 0, 0, 0];
         // What MAP_POPULATE cannot bring in is no error.

@@ -3,15 +3,13 @@
 //! What Linux refused at once brought nothing in, so a plan has no memory for it. If such a call succeeds
 //! here, that is a difference; it must not fill the machine.
 
+use crate::args::{MAP_POPULATE, MLOCK_ONFAULT};
 use crate::overlap::pages_of;
 use quire_arch::{VirtAddr, VirtRange};
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn, Files};
 use quire_mm::space::{self, LockAll, PageState, Space, VmFlags};
 use quire_trace::event::Call;
-
-const MLOCK_ONFAULT: u64 = libc::MLOCK_ONFAULT as u64;
-const MAP_POPULATE: u64 = libc::MAP_POPULATE as u64;
 
 /// Why pages of a mapping do not come in. A call that meets such a mapping fails, and has brought in what is
 /// before it.

@@ -14,6 +14,7 @@
 //!
 //! - `ram`, `cpus`: the RAM and the vCPUs of a machine.
 //! - `stored`: how figures of a replay are stored.
+//! - `args`: what the arguments of memory calls say.
 //! - `mismatch`: a difference between a replay and its recording.
 //! - `names`: names of calls and of their arguments, for gaps.
 //! - `page_set`: a set of pages.
@@ -56,6 +57,7 @@
 
 mod again;
 mod ahead;
+mod args;
 mod asked;
 mod call;
 mod charge;

@@ -1,5 +1,6 @@
 //! Calls whose order is not known: which they are, and what they depend on.
 
+use super::args::populates;
 use quire_trace::event::{Call, Fault};
 use std::iter;
 use std::ops::Range;
@@ -107,10 +108,6 @@ pub(super) fn does_much(call: &Call) -> bool {
         libc::SYS_mincore => len > MOST_ASKED,
         _ => false,
     }
-}
-
-fn populates(advice: u64) -> bool {
-    matches!(advice as i32, libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE)
 }
 
 /// What a call that is tried costs beside the mappings that it looks at or changes, in mappings that are

@@ -11,6 +11,7 @@ mod mapped;
 #[cfg(test)]
 mod tests;
 
+use super::args::{Lock, Locking, PROTECTIONS, is_shared, populates};
 use super::call::populated_bytes;
 use super::files::FileIds;
 use super::overlap::pages_of;
@@ -20,9 +21,6 @@ use quire_trace::event::{Access, Call, CallDetail, FileKind, HeldInMemory};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-const MLOCK_ONFAULT: u64 = 1;
-/// Memory that can be read, written or executed.
-const PROTECTIONS: u64 = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as u64;
 /// Pages that are counted at most: 4 PiB. More can only be claimed.
 const MOST_PAGES: u128 = 1 << 40;
 
@@ -283,27 +281,13 @@ impl SharedMemory {
             libc::SYS_mprotect | libc::SYS_pkey_mprotect => {
                 self.change(number, &range, |part| part.accessible = third & PROTECTIONS != 0);
             }
-            libc::SYS_mlock => self.lock(number, &range, true),
-            libc::SYS_mlock2 => self.lock(number, &range, third & MLOCK_ONFAULT == 0),
-            libc::SYS_munlock => self.change(number, &range, |part| part.locked = false),
-            libc::SYS_mlockall => {
-                let has = |flag: i32| first & flag as u64 != 0;
-                let now = !has(libc::MCL_ONFAULT);
-                self.locks_new(number, has(libc::MCL_FUTURE) && now);
-                if has(libc::MCL_CURRENT) {
-                    self.lock(number, &(0..u64::MAX), now);
+            libc::SYS_madvise if populates(third) => self.populate(number, &range),
+            libc::SYS_madvise if third as i32 == libc::MADV_REMOVE => self.punch(number, &range),
+            _ => {
+                if let Some(locking) = Locking::of(call, &range) {
+                    self.lock(number, locking);
                 }
             }
-            libc::SYS_munlockall => {
-                self.locks_new(number, false);
-                self.change(number, &(0..u64::MAX), |part| part.locked = false);
-            }
-            libc::SYS_madvise => match third as i32 {
-                libc::MADV_POPULATE_READ | libc::MADV_POPULATE_WRITE => self.populate(number, &range),
-                libc::MADV_REMOVE => self.punch(number, &range),
-                _ => {}
-            },
-            _ => {}
         }
     }
 
@@ -311,7 +295,6 @@ impl SharedMemory {
         let [_, len, protection, flags, _, offset] = call.args;
         let range = pages_of(call.result as u64, len);
         let has = |flag: i32| flags & flag as u64 != 0;
-        let shared = matches!(flags as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
         let size = match call.file() {
             Some(file) if file.kind == FileKind::Memory => file.size.div_ceil(PAGE_SIZE),
             _ => u64::MAX,
@@ -322,7 +305,7 @@ impl SharedMemory {
             Some(file) if file.kind == FileKind::Memory => {
                 Some((files.id(file.device, file.inode, &file.name), offset >> PAGE_SHIFT, false))
             }
-            _ if !shared => None,
+            _ if !is_shared(flags) => None,
             Some(file) if file.kind == FileKind::Zero => Some((files.fresh(), 0, true)),
             None if has(libc::MAP_ANONYMOUS) => Some((files.fresh(), 0, true)),
             _ => None,
@@ -377,18 +360,17 @@ impl SharedMemory {
         }
     }
 
-    fn lock(&mut self, number: usize, range: &Range<u64>, now: bool) {
-        self.change(number, range, |part| part.locked = now);
-        if now {
-            self.populate_locked(number, range);
+    fn lock(&mut self, number: usize, Locking { future, mapped }: Locking) {
+        match future {
+            Some(true) => _ = self.lock_new.insert(number),
+            Some(false) => _ = self.lock_new.remove(&number),
+            None => {}
         }
-    }
-
-    fn locks_new(&mut self, number: usize, locks: bool) {
-        if locks {
-            self.lock_new.insert(number);
-        } else {
-            self.lock_new.remove(&number);
+        if let Some((range, lock)) = mapped {
+            self.change(number, &range, |part| part.locked = lock == Lock::Now);
+            if lock == Lock::Now {
+                self.populate_locked(number, &range);
+            }
         }
     }
 

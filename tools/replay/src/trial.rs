@@ -4,6 +4,10 @@
 //! none of their figures. It has the state that results depend on: the mappings at hand, where the program
 //! break is, and what the limits leave when that which lies elsewhere is counted.
 
+use super::args::{
+    MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB, MAP_LOCKED, MAP_NORESERVE, MAP_POPULATE,
+    MAP_SHARED, MLOCK_ONFAULT, MREMAP_FIXED, MREMAP_MAYMOVE,
+};
 use super::asked::Asked;
 use super::failed::on_fault;
 use super::overlap::meet;
@@ -24,17 +28,6 @@ type HostSpace<'m> = Space<'m, HostPlatform>;
 
 /// RAM of the machine of trials: for mappings, and for what calls bring in.
 const RAM: u64 = 64 << 20;
-const MLOCK_ONFAULT: u64 = 1;
-const MAP_FIXED: u64 = 0x10;
-const MAP_ANONYMOUS: u64 = 0x20;
-const MAP_LOCKED: u64 = 0x2000;
-const MAP_NORESERVE: u64 = 0x4000;
-const MAP_POPULATE: u64 = 0x8000;
-const MAP_HUGETLB: u64 = 0x4_0000;
-const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-const MAP_SHARED: u64 = 1;
-const MREMAP_MAYMOVE: u64 = 1;
-const MREMAP_FIXED: u64 = 2;
 
 /// The machine of trials.
 pub(super) struct Trials {

@@ -1,6 +1,7 @@
 //! Calls that are not built. Their effect on the layout is known from the recording, and is made here, so
 //! that they cause no later differences.
 
+use super::args::MAP_NONBLOCK;
 use super::files::FileIds;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
@@ -9,9 +10,8 @@ use quire_trace::event::{Call, CallDetail, SYS_MAP_SHADOW_STACK};
 
 type HostSpace<'m> = Space<'m, HostPlatform>;
 
-const SHM_RDONLY: u64 = 0x1000;
-const SHM_EXEC: u64 = 0x8000;
-const MAP_NONBLOCK: u64 = 0x1_0000;
+const SHM_RDONLY: u64 = libc::SHM_RDONLY as u64;
+const SHM_EXEC: u64 = libc::SHM_EXEC as u64;
 
 /// Makes the known effect of a call that succeeded on Linux. Best effort: the call counts as a gap, and
 /// the consequences of a failure here are counted too.

@@ -4,6 +4,7 @@ use super::Needs;
 use super::budget::Budget;
 use super::layout::{Advice, Kind, Layout, USER_END, pages_of};
 use super::space::Image;
+use crate::args::{Lock, Locking, PROTECTIONS, is_shared};
 use crate::call::populated_bytes;
 use crate::failed::{Refusal, refusal};
 use quire_trace::event::{Call, CallDetail, FileKind, SYS_MAP_SHADOW_STACK, TaskId};
@@ -11,8 +12,6 @@ use std::ops::Range;
 
 const MADV_DONTNEED_LOCKED: i32 = 24;
 const MADV_GUARD_INSTALL: i32 = 102;
-const MLOCK_ONFAULT: u64 = 1;
-const PROTECTIONS: u64 = 7;
 /// Guards that are installed in the time in which a page comes in.
 const GUARDS_OF_PAGE: u64 = 4;
 /// Pages about which mincore can tell in the time in which one comes in.
@@ -232,30 +231,6 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
             let whole = end_of_mapped(&image.layout, &range) == range.end;
             protect(image, budget, range, if whole { |_, after| after } else { either }, third)
         }
-        libc::SYS_mlock | libc::SYS_mlock2 => {
-            let at_touch = i64::from(call.number) == libc::SYS_mlock2 && third & MLOCK_ONFAULT != 0;
-            let locked = |kind| Kind { locked: !at_touch, ..kind };
-            image.layout.change(budget, range.clone(), locked).is_some()
-                && bring_in_locked(image, budget, range, at_touch)
-        }
-        libc::SYS_munlock => {
-            image.layout.change(budget, range, |kind| Kind { locked: false, ..kind }).is_some()
-        }
-        libc::SYS_mlockall => {
-            let has = |flag: i32| first & flag as u64 != 0;
-            let at_touch = has(libc::MCL_ONFAULT);
-            image.locks_new = has(libc::MCL_FUTURE) && !at_touch;
-            if !has(libc::MCL_CURRENT) {
-                return true;
-            }
-            let locked = |kind| Kind { locked: !at_touch, ..kind };
-            image.layout.change(budget, 0..u64::MAX, locked).is_some()
-                && bring_in_locked(image, budget, 0..u64::MAX, at_touch)
-        }
-        libc::SYS_munlockall => {
-            image.locks_new = false;
-            image.layout.change(budget, 0..u64::MAX, |kind| Kind { locked: false, ..kind }).is_some()
-        }
         libc::SYS_madvise => advise(image, budget, range, third as i32),
         libc::SYS_process_madvise
             if third as i32 == libc::MADV_COLLAPSE || fourth as i32 == libc::MADV_COLLAPSE =>
@@ -283,19 +258,28 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
             image.incomplete = true;
             true
         }
-        _ => true,
+        _ => Locking::of(call, &range).is_none_or(|locking| lock(image, budget, locking)),
     }
 }
 
-/// Brings in what a lock does that takes effect now, or at a touch. `false` if that is too much.
-fn bring_in_locked(image: &mut Image, budget: &mut Budget, range: Range<u64>, at_touch: bool) -> bool {
-    if !at_touch {
-        return image.populate(budget, range, false);
+/// Locks memory or unlocks it, and brings in what that does. `false` if it is too much.
+fn lock(image: &mut Image, budget: &mut Budget, Locking { future, mapped }: Locking) -> bool {
+    image.locks_new = future.unwrap_or(image.locks_new);
+    let Some((range, lock)) = mapped else { return true };
+    let locked = |kind| Kind { locked: lock == Lock::Now, ..kind };
+    if image.layout.change(budget, range.clone(), locked).is_none() {
+        return false;
     }
-    // That its mappings are looked at was charged with the change of them.
-    let all = image.layout.within(range).filter(|(_, kind)| kind.of_driver);
-    let all: Vec<_> = all.map(|(part, _)| part).collect();
-    all.into_iter().all(|part| image.populate(budget, part, false))
+    match lock {
+        Lock::Now => image.populate(budget, range, false),
+        Lock::OnFault => {
+            // That its mappings are looked at was charged with the change of them.
+            let all = image.layout.within(range).filter(|(_, kind)| kind.of_driver);
+            let all: Vec<_> = all.map(|(part, _)| part).collect();
+            all.into_iter().all(|part| image.populate(budget, part, false))
+        }
+        Lock::Not => true,
+    }
 }
 
 /// Maps `range`; the first `populated` bytes come in at once.
@@ -324,7 +308,7 @@ fn unmap(image: &mut Image, budget: &mut Budget, range: Range<u64>) -> bool {
 fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
     let [_, len, protection, flags, ..] = call.args;
     let has = |flag: i32| flags & flag as u64 != 0;
-    let shared = matches!(flags as i32 & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
+    let shared = is_shared(flags);
     let zeros = call.file().is_some_and(|file| file.kind == FileKind::Zero);
     let kind = Kind {
         anonymous: !shared && (has(libc::MAP_ANONYMOUS) || zeros),

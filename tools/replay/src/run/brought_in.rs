@@ -4,6 +4,7 @@
 //! A program that locks what it maps from now on would fit within any limit.
 
 use super::work::looks_at;
+use crate::args;
 use crate::call::populated_bytes;
 use crate::overlap::pages_of;
 use quire_arch::VirtAddr;
@@ -25,7 +26,7 @@ pub(super) fn populates(call: &Call) -> bool {
     let [_, _, third, flags, ..] = call.args;
     match i64::from(call.number) {
         libc::SYS_mmap => flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) as u64 != 0,
-        libc::SYS_madvise => [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE].contains(&(third as i32)),
+        libc::SYS_madvise => args::populates(third),
         _ => locks(call),
     }
 }
@@ -45,9 +46,7 @@ pub(super) fn files_brought_in(
             let comes = call.file().is_some_and(|file| file.kind == FileKind::Regular) && !copies;
             if comes { populated_bytes(call) } else { 0 }
         }
-        libc::SYS_madvise
-            if [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE].contains(&(third as i32)) =>
-        {
+        libc::SYS_madvise if args::populates(third) => {
             let range = pages_of(first, second);
             let mut bytes: u64 = 0;
             space.mappings().for_each_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
