@@ -13,6 +13,7 @@
 //! - `latency`: how long page faults take, estimated.
 //! - `unexplained`: what of Linux's figures a replay does not explain.
 //! - `outcome`: what one replay found of a program.
+//! - `fitting`: replays under each setting, and which settings have a row by them.
 //! - `range`: a figure of several replays, as median and range.
 //! - `estimate`: what the page faults of a replay cost.
 //! - `change`: what a setting changes, paired within each recording.
@@ -40,6 +41,7 @@ mod compare;
 mod details;
 mod error;
 mod estimate;
+mod fitting;
 mod forks;
 mod found;
 mod heat;
@@ -70,6 +72,7 @@ pub use compare::{ComparedFigure, Comparison, Effect, Instructions, compare, tec
 pub use details::{AtPeak, Waste};
 pub use error::AdviseError;
 pub use estimate::faults_by_size;
+pub use fitting::Misfit;
 pub use forks::ForkRow;
 pub use heat::{HEAT_COLUMNS, Heat, HeatBytes, HeatRun, touched_pages};
 pub use host::Host;
@@ -81,7 +84,7 @@ pub use limits::{
 };
 pub use outcome::{Near, ProcessRow};
 pub use point::{Amount, Asked, Less, Meant, Point};
-pub use predict::{Misfit, Prediction, need, predict, predict_beside};
+pub use predict::{Prediction, need, predict, predict_beside};
 pub use range::Range;
 pub use row::Row;
 pub use setting::{FOLDER, Setting, grid};

@@ -3,17 +3,17 @@
 use crate::change::{Change, Figures};
 use crate::details::{AtPeak, Waste, at_peak, waste_by_mapping};
 use crate::error::AdviseError;
+use crate::fitting::{Fitting, Misfit, SettingReplay, jobs};
 use crate::host::Host;
 use crate::jobs::{Progress, in_parallel};
 use crate::limits::{
     Basis, LimitRow, LimitSetting, Limits, Need, Recorded, Trial, TrialPeak, Tries, pressure,
 };
 use crate::outcome::{Outcome, recorded_ns};
-use crate::point::{Asked, Point};
 use crate::range::Range;
 use crate::reliable::{Lacking, unknown, unreliable};
 use crate::row::Row;
-use crate::setting::{NEVER, Setting, grid, phases};
+use crate::setting::{NEVER, Setting, grid};
 use crate::source::{Source, if_stored};
 use crate::stored::Stored;
 use crate::swap::LimitSwap;
@@ -23,15 +23,6 @@ use quire_replay::{KernelCosts, LifeFigures, LifeSample};
 use quire_trace::format::TraceHeader;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-
-/// A setting under which the program does not fit into the memory that there is for its replay.
-#[derive(Clone, Debug)]
-pub struct Misfit {
-    /// The setting.
-    pub setting: Setting,
-    /// How far it came, and with how much memory.
-    pub finding: String,
-}
 
 /// The effect of each setting.
 #[derive(Clone, Debug)]
@@ -83,13 +74,6 @@ pub struct Prediction {
 pub(crate) fn kernel_costs(costs: Option<&Costs>) -> Option<KernelCosts> {
     let kept = costs?.kernel_memory?;
     Some(KernelCosts { thread: kept.thread, process: kept.process, mapping: kept.mapping })
-}
-
-/// One replay: of which recording, under which setting, with khugepaged in which phase.
-struct SettingReplay {
-    recording: usize,
-    setting: usize,
-    point: Point,
 }
 
 /// Recordings that were looked through, in [`in_order`].
@@ -324,43 +308,6 @@ impl Asking<'_> {
     }
 }
 
-/// The settings under which the program fits, their replays in order with the outcomes, and the settings
-/// under which it does not fit.
-struct Fitting {
-    settings: Vec<Setting>,
-    jobs: Vec<SettingReplay>,
-    outcomes: Vec<Outcome>,
-    misfits: Vec<Misfit>,
-}
-
-impl Fitting {
-    /// Of replays of which some did not fit: a setting with one of these has no row.
-    fn of(settings: Vec<Setting>, jobs: Vec<SettingReplay>, outcomes: Vec<Result<Outcome, String>>) -> Self {
-        let mut findings: BTreeMap<usize, String> = BTreeMap::new();
-        for (job, outcome) in jobs.iter().zip(&outcomes) {
-            if let Err(finding) = outcome {
-                findings.entry(job.setting).or_insert_with(|| finding.clone());
-            }
-        }
-        let mut found =
-            Self { settings: Vec::new(), jobs: Vec::new(), outcomes: Vec::new(), misfits: Vec::new() };
-        for (job, outcome) in jobs.into_iter().zip(outcomes) {
-            if let (false, Ok(outcome)) = (findings.contains_key(&job.setting), outcome) {
-                let setting = job.setting - findings.range(..job.setting).count();
-                found.jobs.push(SettingReplay { setting, ..job });
-                found.outcomes.push(outcome);
-            }
-        }
-        for (place, setting) in settings.into_iter().enumerate() {
-            match findings.remove(&place) {
-                None => found.settings.push(setting),
-                Some(finding) => found.misfits.push(Misfit { setting, finding }),
-            }
-        }
-        found
-    }
-}
-
 /// The time of a program without what the recorder took of its processor time, in nanoseconds. Threads that
 /// run at once pay at once.
 fn own_ns(outcome: &Outcome) -> f64 {
@@ -460,60 +407,4 @@ fn check(sources: &[Source]) -> Result<(), AdviseError> {
 /// What the host had when the program was recorded.
 pub(crate) fn present(header: &TraceHeader) -> Setting {
     grid(header).swap_remove(0)
-}
-
-/// The replays of one recording under a setting.
-pub(crate) fn lives(setting: &Setting, kernel: Option<KernelCosts>) -> impl Iterator<Item = Point> {
-    (0..phases(setting).len()).map(move |phase| Point {
-        setting: setting.clone(),
-        phase: Some(phase),
-        kernel,
-        asked: Asked::Life,
-    })
-}
-
-fn jobs(settings: &[Setting], recordings: &[usize], kernel: Option<KernelCosts>) -> Vec<SettingReplay> {
-    let mut jobs = Vec::new();
-    for (setting, of) in settings.iter().enumerate() {
-        for &recording in recordings {
-            jobs.extend(lives(of, kernel).map(|point| SettingReplay { recording, setting, point }));
-        }
-    }
-    jobs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    use crate::setting::grid_of;
-    use quire_mm::thp::HugeConfig;
-
-    #[test]
-    fn a_setting_that_does_not_fit_has_no_row() {
-        let settings: Vec<Setting> = grid_of(HugeConfig::default(), |_| true).into_iter().take(3).collect();
-        let names: Vec<String> = settings.iter().map(|setting| setting.name.clone()).collect();
-        let job = |setting: usize| SettingReplay {
-            recording: 0,
-            setting,
-            point: Point {
-                setting: settings[setting].clone(),
-                phase: None,
-                kernel: None,
-                asked: Asked::Life,
-            },
-        };
-        let jobs = vec![job(0), job(1), job(1), job(2)];
-        let outcome = |differences| Ok(Outcome { differences, ..Outcome::default() });
-        let outcomes = vec![outcome(1), outcome(2), Err("too much".to_owned()), outcome(3)];
-        let found = Fitting::of(settings, jobs, outcomes);
-        assert_eq!(found.settings.iter().map(|it| &it.name).collect::<Vec<_>>(), [&names[0], &names[2]]);
-        assert_eq!(found.jobs.iter().map(|job| job.setting).collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(found.outcomes.iter().map(|it| it.differences).collect::<Vec<_>>(), [1, 3]);
-        assert_eq!(found.misfits.len(), 1);
-        assert_eq!(
-            (&found.misfits[0].setting.name, found.misfits[0].finding.as_str()),
-            (&names[1], "too much")
-        );
-    }
 }

@@ -1,8 +1,9 @@
 //! Comparing the observations of both sides.
 
-use crate::known::{KnownDifference, Past};
+use crate::known::KnownDifference;
 use crate::linux::Start;
 use crate::observation::{Detail, Figures, LARGE, Observation, Pages, Region, Wanted};
+use crate::past::Past;
 use quire_mm::space::{PageState, VmFlags};
 use std::fmt::Write as _;
 

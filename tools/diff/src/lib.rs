@@ -12,10 +12,12 @@
 //! - `observation`: the observable state of a process after an operation, on either side.
 //! - `program`: programs, with the same meaning on Linux and on Quire.
 //! - `linux`: the oracle: processes of the host's Linux that make the calls of a program.
+//! - `error`: why both sides cannot be compared.
 //! - `shrink`: minimising a failing program.
 //! - `standing`: the privileges and limits of a process at the moment of a call.
 //! - `coverage`: which calls, flags, places and results have occurred together.
 //! - `known`: differences that remain, by name.
+//! - `past`: which of them there is, by what a program did before.
 //! - `quire`: the same program on Quire.
 //! - `threads`: concurrent programs on one address space.
 //! - `compare`: comparing the observations of both sides.
@@ -29,9 +31,11 @@
 mod compare;
 mod confirmation;
 pub mod coverage;
+mod error;
 mod known;
 mod linux;
 pub mod observation;
+mod past;
 pub mod program;
 mod quire;
 mod random;
@@ -44,8 +48,9 @@ pub mod threads;
 mod verdict;
 
 pub use confirmation::Belief;
+pub use error::DiffError;
 pub use known::{KnownCounts, KnownDifference};
 pub use linux::{Effort, HostSwap, HostSwapError, OracleError};
 pub use run::{DiffOptions, DiffReport, Failure, run, run_program};
-pub use side_by_side::{DiffError, Setup, SideBySide};
+pub use side_by_side::{Setup, SideBySide};
 pub use verdict::{Mismatch, Verdict};

@@ -5,9 +5,10 @@ use crate::coverage::Coverage;
 use crate::known::KnownCounts;
 use crate::linux::{Effort, Host, Settings};
 
+use crate::error::DiffError;
 use crate::program::{Outcome, Program};
 use crate::shrink::shrink;
-use crate::side_by_side::{DiffError, Setup, SideBySide};
+use crate::side_by_side::{Setup, SideBySide};
 use crate::verdict::{Mismatch, Verdict};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

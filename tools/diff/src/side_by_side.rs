@@ -3,51 +3,25 @@
 use crate::compare::compare;
 use crate::confirmation::{Belief, Confirmation};
 use crate::coverage::Coverage;
-use crate::known::{KnownDifference, Past};
-use crate::linux::{Effort, Host, Interference, Oracle, OracleError, Start, merges};
+use crate::error::DiffError;
+use crate::known::KnownDifference;
+use crate::linux::{Effort, Host, Interference, Oracle, Start, merges};
 use crate::observation::{Observation, Wanted, first_fit};
+use crate::past::Past;
 use crate::program::names::{MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE};
 use crate::program::{Call, MOST_PROCESSES, Op, Outcome, Program, Word};
 use crate::quire::Processes;
 use crate::standing::Standing;
 use crate::verdict::{Mismatch, Verdict};
 use quire_arch::PAGE_SIZE;
-use quire_host::{HostConfig, Machine, MachineError, Vcpu, VcpuError};
+use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::{
     InUse, MemoryConfig, Techniques,
-    space::Error,
     swap::{CompressedRam, Lz4, SwapOnOptions},
 };
 
 /// RAM of the machine. Programs populate a few windows at most, in each of their processes.
 const RAM: u64 = 128 << 20;
-
-/// Why the sides cannot be compared at all.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DiffError {
-    /// The oracle cannot be used.
-    #[error(transparent)]
-    Oracle(#[from] OracleError),
-    /// The machine cannot be built.
-    #[error("the machine cannot be built: {0}")]
-    Machine(#[source] MachineError),
-    /// The machine's CPU is not free.
-    #[error("the machine's CPU: {0}")]
-    Cpu(#[source] VcpuError),
-    /// The machine gets no swap device.
-    #[error("the machine's swap device: {0}")]
-    Swap(String),
-    /// What Linux grants depends on what all programs of the host have.
-    #[error(
-        "nothing is compared on this host: vm.overcommit_memory is 2, so what Linux grants a program depends on all \
-         others (0 and 1 can be compared)"
-    )]
-    StrictOvercommit,
-    /// A space that looks like the oracle's processes cannot be made.
-    #[error("a space like Linux's cannot be made: {0}")]
-    Space(#[source] Error),
-}
 
 /// What both sides have.
 #[derive(Clone, Copy, Debug, Default)]

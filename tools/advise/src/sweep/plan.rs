@@ -6,12 +6,13 @@
 use super::group::{Key, name};
 use super::request::{CONTENTS_DIGITS, Number, Request, SWEEP_DIGITS};
 use crate::error::AdviseError;
+use crate::fitting::lives;
 use crate::identity::{Identity, digest};
 use crate::jobs::{Progress, in_parallel};
 use crate::limits::Tries;
 use crate::outcome::Outcome;
 use crate::point::{Asked, Point};
-use crate::predict::{for_settings, in_order, kernel_costs, lives, need_of, present, trial};
+use crate::predict::{for_settings, in_order, kernel_costs, need_of, present, trial};
 use crate::setting::{NEVER, Setting, grid};
 use crate::source::Source;
 use quire_measure::Costs;

@@ -41,7 +41,7 @@ impl Request {
     pub(crate) fn points(&self, header: &TraceHeader) -> Option<Vec<Point>> {
         let setting = Setting::named(header, &self.setting)?;
         if self.asked == Asked::Life {
-            return Some(crate::predict::lives(&setting, self.kernel).collect());
+            return Some(crate::fitting::lives(&setting, self.kernel).collect());
         }
         Some(vec![Point { setting, phase: self.phase, kernel: self.kernel, asked: self.asked.clone() }])
     }

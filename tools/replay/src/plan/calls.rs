@@ -240,8 +240,7 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         }
         libc::SYS_shmat | libc::SYS_io_setup => {
             let CallDetail::Mapped { start, bytes } = call.detail else { return true };
-            let kind =
-                Kind { accessible: true, readable: true, writable: true, shared: true, ..Kind::default() };
+            let kind = Kind { anonymous: false, shared: true, ..Kind::HEAP };
             put(image, budget, named(start, bytes), kind, None)
         }
         libc::SYS_shmdt => match image.layout.at(first) {
@@ -250,7 +249,7 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         },
         libc::SYS_remap_file_pages => image.populate(budget, range, false),
         SYS_MAP_SHADOW_STACK => {
-            let kind = Kind { anonymous: true, accessible: true, readable: true, ..Kind::default() };
+            let kind = Kind { writable: false, ..Kind::HEAP };
             put(image, budget, named(call.result as u64, second), kind, None)
         }
         // It maps the vDSO at a place that is not known.
@@ -333,9 +332,7 @@ fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
     let (old, new) = (named(start, old_len), named(call.result as u64, new_len));
     let Some((_, kind)) = image.layout.at(start) else {
         // Of mappings that are not known.
-        let kind =
-            Kind { anonymous: true, accessible: true, readable: true, writable: true, ..Kind::default() };
-        return put(image, budget, new, kind, None);
+        return put(image, budget, new, Kind::HEAP, None);
     };
     if old.start == new.start {
         // In place: a part goes, or one is added.
@@ -358,9 +355,7 @@ fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
 fn set_brk(image: &mut Image, budget: &mut Budget, brk: u64) -> bool {
     let (old, new) = (image.brk, brk.next_multiple_of(4096));
     let grown = pages_of(old, new.saturating_sub(old));
-    let locked = image.locks_new;
-    let kind =
-        Kind { anonymous: true, accessible: true, readable: true, writable: true, locked, ..Kind::default() };
+    let kind = Kind { locked: image.locks_new, ..Kind::HEAP };
     let mapped: Vec<_> = image.layout.within(grown.clone()).map(|(part, _)| part).collect();
     if !mapped.is_empty() {
         // No heap grows over what is mapped. But a replay may have refused to map that.

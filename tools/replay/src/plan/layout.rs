@@ -1,6 +1,7 @@
 //! The mappings of an address space, as far as its need of memory depends on them.
 
 use super::budget::Budget;
+use quire_trace::event::{Mapping, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -39,6 +40,54 @@ pub(super) struct Kind {
 }
 
 impl Kind {
+    /// Private memory that may be read and written, as that of a heap.
+    pub(super) const HEAP: Self = Self {
+        anonymous: true,
+        accessible: true,
+        readable: true,
+        writable: true,
+        shared: false,
+        refuses: false,
+        locked: false,
+        of_driver: false,
+        grows_down: false,
+        wiped_at_fork: false,
+        left_at_fork: false,
+        advice: Advice::None,
+    };
+
+    /// What a mapping of a new image is.
+    pub(super) fn of(mapping: &Mapping) -> Self {
+        let flagged = |letters| mapping.flags.has(letters);
+        // As the replay installs it: the flags count, where there are any.
+        let permits =
+            |letters, shown| if mapping.flags == VmFlags::default() { shown } else { flagged(letters) };
+        let (readable, writable) = (permits(*b"rd", mapping.read), permits(*b"wr", mapping.write));
+        let shared = permits(*b"sh", mapping.shared);
+        let advice = if flagged(*b"hg") {
+            Advice::Huge
+        } else if flagged(*b"nh") {
+            Advice::NoHuge
+        } else {
+            Advice::None
+        };
+        Self {
+            anonymous: !shared && mapping.inode == 0,
+            accessible: readable || writable || permits(*b"ex", mapping.execute),
+            readable,
+            writable,
+            shared,
+            refuses: flagged(*b"io") || flagged(*b"pf"),
+            locked: flagged(*b"lo"),
+            of_driver: flagged(*b"de") || flagged(*b"mm"),
+            grows_down: flagged(*b"gd")
+                || mapping.flags == VmFlags::default() && &*mapping.name == b"[stack]",
+            wiped_at_fork: flagged(*b"wf"),
+            left_at_fork: flagged(*b"dc"),
+            advice,
+        }
+    }
+
     /// Whether a touch can bring in more than a page, and whether such memory is advised to.
     pub(super) fn large(self) -> Option<usize> {
         let possible = self.anonymous && self.advice != Advice::NoHuge;

@@ -25,12 +25,12 @@ use block::{Demand, WAYS};
 use budget::Budget;
 pub use budget::Claims;
 use layers::Layers;
-use layout::{Advice, Kind, USER_END, pages_of};
+use layout::{Kind, USER_END, pages_of};
 use quire_host::host_memory_available;
 use quire_mm::{space::Overcommit, thp::HugePolicy};
 use quire_trace::event::{
-    Compressibility, Event, EventKind, ExecImage, Fault, Limit, LimitKind, Mapping, Outcome, Reuse,
-    ReuseAccess, ReuseSource, TaskId, VmFlags,
+    Compressibility, Event, EventKind, ExecImage, Fault, Limit, LimitKind, Outcome, Reuse, ReuseAccess,
+    ReuseSource, TaskId,
 };
 use quire_trace::format::{Pressure, TraceHeader, UseSource};
 use space::Image;
@@ -412,7 +412,7 @@ impl Needs {
                 && !range.is_empty()
                 && range.end <= USER_END;
             if can_be && image.layout.within(range.clone()).next().is_none() {
-                image.layout.set(range, kind_of(mapping));
+                image.layout.set(range, Kind::of(mapping));
                 installed.push(mapping);
             }
         }
@@ -487,34 +487,4 @@ pub(super) fn affordable(needed: u64) -> u64 {
     }
     let half = host_memory_available().map_or(u64::MAX, |bytes| bytes / 2 / STEP * STEP);
     needed.min(half.max(SPARE_BYTES))
-}
-
-/// What a mapping of a new image is.
-fn kind_of(mapping: &Mapping) -> Kind {
-    let flagged = |letters| mapping.flags.has(letters);
-    // As the replay installs it: the flags count, where there are any.
-    let permits = |letters, shown| if mapping.flags == VmFlags::default() { shown } else { flagged(letters) };
-    let (readable, writable) = (permits(*b"rd", mapping.read), permits(*b"wr", mapping.write));
-    let shared = permits(*b"sh", mapping.shared);
-    let advice = if flagged(*b"hg") {
-        Advice::Huge
-    } else if flagged(*b"nh") {
-        Advice::NoHuge
-    } else {
-        Advice::None
-    };
-    Kind {
-        anonymous: !shared && mapping.inode == 0,
-        accessible: readable || writable || permits(*b"ex", mapping.execute),
-        readable,
-        writable,
-        shared,
-        refuses: flagged(*b"io") || flagged(*b"pf"),
-        locked: flagged(*b"lo"),
-        of_driver: flagged(*b"de") || flagged(*b"mm"),
-        grows_down: flagged(*b"gd") || mapping.flags == VmFlags::default() && &*mapping.name == b"[stack]",
-        wiped_at_fork: flagged(*b"wf"),
-        left_at_fork: flagged(*b"dc"),
-        advice,
-    }
 }

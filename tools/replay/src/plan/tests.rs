@@ -4,7 +4,7 @@ use super::*;
 use quire_mm::thp::HugeEnabled;
 use quire_trace::event::{
     Access, Call, CallDetail, CloneFacts, ContentSample, Denial, ExitStatus, FiguresCause, LinuxFigures,
-    Lost, LostCause, Mode, PageContents, PageRun, PageSample, ReuseRun,
+    Lost, LostCause, Mapping, Mode, PageContents, PageRun, PageSample, ReuseRun,
 };
 
 const START: u64 = 0x1000_0000_0000;
