@@ -22,7 +22,7 @@ DIFF_SECONDS=60 TEST_SECONDS=900 MODEL_SECONDS=1500
 # Operations of one seed: few, since a bug shows early or with other programs.
 DIFF_OPS=30000
 # The crates whose tests are asked first.
-CRATES=(quire-file quire-pagetable quire-vma quire-thp quire-pageout quire-paging quire-space quire-vma-tree quire-frame quire-slab quire-host quire-diff quire-sync quire-arch quire-mm)
+CRATES=(quire-file quire-pagetable quire-vma quire-thp quire-pageout quire-fault quire-space quire-vma-tree quire-frame quire-slab quire-host quire-diff quire-sync quire-arch quire-mm)
 
 say() {
     printf 'mutations: %s\n' "$*" >&2

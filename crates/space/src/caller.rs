@@ -1,10 +1,10 @@
 //! The space that a call is made on.
 
 use crate::error::Error;
-use crate::faults::Faults;
 use crate::mmap_writer::MmapWriter;
 use crate::spaces::{CALL_ATTEMPTS, SeenReclaims, Spaces};
 use quire_arch::Platform;
+use quire_fault::Faults;
 use quire_frame::AllocError;
 use quire_pagetable::Tables;
 use quire_vma::{Rights, SpaceCore};
@@ -36,7 +36,7 @@ impl<'s, P: Platform> Caller<'s, P> {
 
     #[inline]
     pub(crate) fn faults(self) -> Faults<'s, P> {
-        Faults { spaces: self.spaces, core: self.core }
+        Faults::new(self.spaces.thp(), self.core)
     }
 
     /// Takes the mmap lock for a call, with its caller's rights.

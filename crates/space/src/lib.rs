@@ -9,9 +9,6 @@
 //! - `error`: Linux's errors, one for each cause.
 //! - `commit`: committed memory.
 //! - `spaces`: what all spaces share, and the handling of memory shortage.
-//! - `cow`: copy-on-write.
-//! - `resolve`: making a page available where a fault asks for it.
-//! - `faults`: faults in a mapping that is held.
 //! - `mmap_writer`: the only place where mappings change.
 //! - `mapping`: one mapping, as it is shown.
 //! - `caller`: the space that a call is made on.
@@ -30,13 +27,10 @@ mod audit;
 mod caller;
 mod calls;
 mod commit;
-mod cow;
 mod error;
-mod faults;
 mod khugepaged;
 mod mapping;
 mod mmap_writer;
-mod resolve;
 mod space;
 mod spaces;
 mod swapoff;
@@ -52,9 +46,9 @@ pub use commit::{Commit, Overcommit};
 pub use error::{Errno, Error};
 pub use khugepaged::{KhugepagedStep, khugepaged_step, khugepaged_totals};
 pub use mapping::Mapping;
+pub use quire_fault::{FaultError, Need};
 pub use quire_frame::SplitError;
 pub use quire_pagetable::{FlushCause, GatherTechnique, RemapTechnique, SpaceId, TablesTechnique};
-pub use quire_paging::{FaultError, Need};
 pub use quire_thp::{
     HugeConfig, HugeControls, HugeDefrag, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
     KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,

@@ -10,14 +10,14 @@ use std::thread;
 /// Where pages are faulted in: `mmap` and some other calls hide a failure there.
 const FAULTS: [&str; 4] = [
     "crates/space/src/calls/fault.rs",
-    "crates/space/src/faults.rs",
-    "crates/space/src/resolve.rs",
-    "crates/space/src/cow.rs",
+    "crates/fault/src/faults.rs",
+    "crates/fault/src/resolve.rs",
+    "crates/fault/src/cow.rs",
 ];
 
 /// Where there is a fallback: pages that find no frame are not read ahead, and pages of zeros are read like
 /// others.
-const OTHERWISE: [&str; 2] = ["crates/paging/src/swap_in/ahead.rs", "crates/paging/src/fault/zeros.rs"];
+const OTHERWISE: [&str; 2] = ["crates/fault/src/swap_in/ahead.rs", "crates/fault/src/vm_fault/zeros.rs"];
 
 /// Sites that allocate frames; all others are objects of slab caches, except [`DEVICE`].
 pub(crate) const FRAMES: [&str; 11] = [

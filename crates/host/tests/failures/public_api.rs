@@ -20,7 +20,7 @@ const NAMES: [&str; 9] =
     ["Pfn", "NonNull", "SlotId", "PageIo", "SlotPtr", "Location", "OwnerWord", "const", "mut_pointer"];
 
 /// Types that have functions which trust their callers.
-const INTERNALS: [&str; 48] = [
+const INTERNALS: [&str; 50] = [
     "Frames",
     "FrameFolios",
     "FrameLimbo",
@@ -67,7 +67,9 @@ const INTERNALS: [&str; 48] = [
     "Rmap",
     "Thp",
     "SwapIn",
+    "Faults",
     "SpaceCore",
+    "Exits",
     "MmapWriter",
 ];
 

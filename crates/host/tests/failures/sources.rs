@@ -22,7 +22,7 @@ pub(crate) const CRATES: [&str; 14] = [
     "vma",
     "thp",
     "pageout",
-    "paging",
+    "fault",
     "space",
     "reclaim",
     "mm",

@@ -3,11 +3,10 @@
 use super::page_range;
 use crate::caller::Caller;
 use crate::calls::collapse::{collapse_block, collapse_orders, count_without_folio};
-use crate::calls::populate::populate_all;
+use crate::calls::populate::{PopulateError, populate_all};
 use crate::calls::swap_in::swap_in_for_collapse;
 use crate::calls::will_need::will_need;
 use crate::error::Error;
-use crate::faults::PopulateError;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Access, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::AllocError;

@@ -1,9 +1,8 @@
 //! `mlock`, `munlock` and related calls.
 
 use crate::caller::Caller;
-use crate::calls::populate::{populate, populate_all};
+use crate::calls::populate::{PopulateError, populate, populate_all};
 use crate::error::Error;
-use crate::faults::PopulateError;
 use crate::mmap_writer::MmapWriter;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;

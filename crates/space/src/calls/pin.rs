@@ -5,13 +5,13 @@ mod fast;
 pub(crate) use fast::pin_page_fast;
 
 use crate::caller::Caller;
-use crate::cow::{copy_on_write, hold, is_own, must_copy};
+use crate::calls::fault::resolve_locked;
 use crate::spaces::{Attempts, Spaces};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_fault::{FaultError, Refusal, copy_on_write, hold, is_own, must_copy};
 use quire_frame::{AllocError, FrameChain, FrameFlags};
 use quire_pagetable::{FlushCause, Found, HugeLeaves, HugeSlot, Tables, page_of};
-use quire_paging::{FaultError, Refusal};
 use quire_vma::{VmFlags, Vma, VmaSnapshot};
 
 /// A page of a space that a device may read and write until this is dropped. It stays in place, and the
@@ -90,7 +90,7 @@ pub(crate) fn pin_page<P: Platform>(
         {
             let mappings = core.read_mappings(caller.spaces.platform());
             let vma = mappings.find(addr).ok_or(FaultError::NotMapped)?;
-            caller.faults().resolve_locked(vma, addr, access)?;
+            resolve_locked(caller.spaces, core, vma, addr, access)?;
             let attempt = match pin_mapped(caller, vma, addr, access) {
                 Err(Refusal::NeedsAnonVma) => {
                     caller.faults().give_anon_vma(vma).map(|()| Attempt::Changed).map_err(Refusal::from)

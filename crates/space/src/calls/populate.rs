@@ -1,8 +1,47 @@
 //! Faulting pages in before they are accessed.
 
 use crate::caller::Caller;
-use crate::faults::PopulateError;
+use crate::calls::fault::resolve_locked;
+use crate::error::Error;
+use crate::spaces::Spaces;
 use quire_arch::{Access, Platform, VirtAddr, VirtRange};
+use quire_fault::FaultError;
+use quire_frame::AllocError;
+use quire_pagetable::{Tables, Walker, page_of};
+use quire_vma::{SpaceCore, VmFlags, Vma};
+
+/// Why populating stopped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PopulateError {
+    /// A part of the range is not mapped.
+    Hole,
+    /// A mapping in the range does not allow the access.
+    NotAllowed,
+    /// The contents cannot be read, or a guard page refuses accesses.
+    Bad,
+    /// No memory.
+    OutOfMemory(AllocError),
+}
+
+impl PopulateError {
+    /// What `madvise(MADV_POPULATE_*)` returns.
+    pub(crate) fn as_advice_error(self) -> Error {
+        match self {
+            Self::Hole => Error::NotMapped,
+            Self::NotAllowed => Error::BadArgument,
+            Self::Bad => Error::BadAddress,
+            Self::OutOfMemory(error) => Error::NoFrames(error),
+        }
+    }
+
+    /// What `mlock` returns.
+    pub(crate) fn as_lock_error(self) -> Error {
+        match self {
+            Self::Hole | Self::NotAllowed | Self::Bad => Error::NotMapped,
+            Self::OutOfMemory(error) => Error::TryAgain(error),
+        }
+    }
+}
 
 /// Faults every page of `range` in as `mmap` with POPULATE and `mlock` do: private writable mappings for
 /// writing, others for reading; what can not be populated is left out.
@@ -59,5 +98,45 @@ fn populate_mapping<P: Platform>(
         return None;
     }
     let part = whole.intersect(range);
-    Some((part.end(), caller.faults().populate_part(vma, part, access)))
+    Some((part.end(), populate_part(caller.spaces, core, vma, part, access)))
+}
+
+/// Faults in what is missing in `part` of `vma`, for `access`. Without one it is for writing if the
+/// mapping is private and writable, else for reading. The mmap lock is held in some way.
+pub(crate) fn populate_part<P: Platform>(
+    spaces: &Spaces<P>,
+    core: &SpaceCore,
+    vma: &Vma,
+    part: VirtRange,
+    access: Option<Access>,
+) -> Result<(), PopulateError> {
+    let flags = vma.flags();
+    // Page frames of a device, which are not faulted in.
+    let unpopulated = flags.intersects(VmFlags::IO | VmFlags::PFNMAP);
+    if access.is_none() && (unpopulated || flags.contains(VmFlags::LOCKONFAULT)) {
+        return Ok(());
+    }
+    if unpopulated {
+        return Err(PopulateError::NotAllowed);
+    }
+    if access == Some(Access::Read) && !flags.contains(VmFlags::READ) {
+        // A program could read what it may only write or execute; advice may not.
+        return Err(PopulateError::NotAllowed);
+    }
+    let private_writable = flags & (VmFlags::WRITE | VmFlags::SHARED) == VmFlags::WRITE;
+    let access = access.unwrap_or(if private_writable { Access::Write } else { Access::Read });
+    let tables = Tables::new(spaces.memory(), &core.tables);
+    let mut from = part.start();
+    // Resident pages are skipped.
+    while let Some(addr) = Walker::new(&tables).first_missing(VirtRange::new(from, part.end()), access) {
+        resolve_locked(spaces, core, vma, addr, access).map_err(|error| match error {
+            // The mapping is there, so this is a guard page.
+            FaultError::NotMapped | FaultError::Bus => PopulateError::Bad,
+            FaultError::AccessDenied => PopulateError::NotAllowed,
+            FaultError::Killed => PopulateError::OutOfMemory(AllocError::OutOfMemory),
+            FaultError::OutOfMemory(error) => PopulateError::OutOfMemory(error),
+        })?;
+        from = page_of(addr).end();
+    }
+    Ok(())
 }

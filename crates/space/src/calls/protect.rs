@@ -2,6 +2,7 @@
 
 use super::page_range;
 use crate::caller::Caller;
+use crate::calls::populate::populate_part;
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, VirtAddr, VirtRange};
@@ -90,7 +91,7 @@ pub(crate) fn protect_range<'s, P: Platform>(
 /// Mlocked memory that has become writable gets its own pages now. As in Linux, a failure is ignored.
 fn populate_locked<P: Platform>(writer: &MmapWriter<'_, P>, part: VirtRange) {
     if let Some(vma) = writer.find(part.start()) {
-        let _ = writer.faults().populate_part(vma, part, None);
+        let _ = populate_part(writer.spaces, writer.core, vma, part, None);
     }
 }
 

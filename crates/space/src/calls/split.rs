@@ -1,8 +1,8 @@
 //! Splitting a folio that a program maps.
 
 use crate::caller::Caller;
-use crate::cow::hold;
 use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_fault::hold;
 use quire_frame::SplitError;
 use quire_pagetable::{Found, Tables};
 

@@ -13,10 +13,10 @@ mod unmap;
 pub(crate) use prepared::Prepared;
 
 use crate::error::Error;
-use crate::faults::Faults;
 use crate::spaces::Spaces;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
+use quire_fault::Faults;
 use quire_pagetable::{HugeLeaves, Tables};
 use quire_sync::RwSleepWriteGuard;
 use quire_vma::{
@@ -91,7 +91,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
     /// Faults, with the mmap lock held as it is.
     pub(crate) fn faults(&self) -> Faults<'s, P> {
-        Faults { spaces: self.spaces, core: self.core }
+        Faults::new(self.spaces.thp(), self.core)
     }
 
     /// Number of mappings.
@@ -140,7 +140,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     /// Write-locks a VMA until the section ends.
     pub(crate) fn lock_vma(&self, vma: &Vma) {
         let platform = self.spaces.platform();
-        vma.lock.write(&self.core.sequence, |readers| platform.park(vma_key(vma), readers));
+        vma.lock.write(&self.core.sequence, |readers| platform.park(vma.lock_key(), readers));
     }
 
     /// Takes the root lock of the tree that VMAs with these anon_vmas belong to. It is held for all steps of
@@ -198,7 +198,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     fn remove_vma(&mut self, vma: &Vma, root_lock: &AnonVmaTree<'s, P>) {
         let freed = root_lock.leave(vma, &self.emptied);
         let platform = self.spaces.platform();
-        vma.lock.detach(|readers| platform.park(vma_key(vma), readers));
+        vma.lock.detach(|readers| platform.park(vma.lock_key(), readers));
         if let Some(entry) = self.tree.remove(vma.range().start()) {
             debug_assert!(ptr::eq(entry.value.as_ptr(), vma));
             if freed == Freed::AtTheEnd {
@@ -484,11 +484,6 @@ impl<P: Platform> Drop for MmapWriter<'_, P> {
             unsafe { self.spaces.vmas().retire(vma) };
         }
     }
-}
-
-/// The key under which a writer waits for the readers of a VMA.
-pub(crate) fn vma_key(vma: &Vma) -> usize {
-    ptr::from_ref(vma).addr()
 }
 
 /// The sticky flags of what merges: a range with `flags`, and its neighbours.

@@ -24,8 +24,8 @@ use crate::calls::sync::SyncFlags;
 use crate::error::Error;
 use crate::mapping::Mapping;
 use quire_arch::{Access, Order, Platform, VirtAddr};
+use quire_fault::FaultError;
 use quire_frame::SplitError;
-use quire_paging::FaultError;
 use quire_sync::atomic::Ordering;
 use quire_vma::{Protection, VmFlags};
 

@@ -2,8 +2,8 @@
 
 use super::Spaces;
 use quire_arch::{Pfn, Platform};
+use quire_fault::Need;
 use quire_memcg::MemcgId;
-use quire_paging::Need;
 
 /// Frees memory. The reclaim crate implements it; it is passed down when a machine is built.
 ///

@@ -4,12 +4,12 @@ use super::oom_turns::SeenTurns;
 use super::reclaims::SeenReclaims;
 use super::{OomAction, OomOutcome, Spaces};
 use quire_arch::{Order, Platform, part_of};
+use quire_fault::SwapIn;
+use quire_fault::SwapInError;
+use quire_fault::Swapped;
+use quire_fault::{FaultError, Need, Refusal, SwappedIn};
 use quire_frame::{AllocError, AllocRequest, VmEvent};
 use quire_memcg::MemcgEvent;
-use quire_paging::SwapIn;
-use quire_paging::SwapInError;
-use quire_paging::Swapped;
-use quire_paging::{FaultError, Need, Refusal, SwappedIn};
 use quire_thp::OrderSet;
 use quire_vma::SpaceCore;
 

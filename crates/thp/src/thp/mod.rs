@@ -67,6 +67,12 @@ impl<'s, P: Platform> Thp<'s, P> {
         self.rmap.memory()
     }
 
+    /// The rmap of the machine.
+    #[inline]
+    pub fn rmap(self) -> Rmap<'s, P> {
+        self.rmap
+    }
+
     /// The controls of large folios.
     #[inline]
     pub fn controls(self) -> &'s HugeControls {

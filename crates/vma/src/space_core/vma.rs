@@ -236,6 +236,12 @@ impl VmaSnapshot {
 }
 
 impl Vma {
+    /// The key under which a writer waits for its readers.
+    #[inline]
+    pub fn lock_key(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
     /// A VMA that no thread can reach yet.
     #[inline]
     pub fn new(snapshot: VmaSnapshot) -> Self {

@@ -58,7 +58,7 @@ const CRATES: [&str; 15] = [
     "quire_vma::",
     "quire_thp::",
     "quire_pageout::",
-    "quire_paging::",
+    "quire_fault::",
     "quire_space::",
     "quire_sync::",
     "quire_memcg::",

@@ -92,6 +92,7 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
     ///
     /// [`DeviceError::NoSpace`] at the limit or without memory, [`DeviceError::OutOfRange`] for a slot out of
     /// range, and [`DeviceError::Io`] once the store is closed. The slot is unchanged.
+    #[inline]
     pub fn store(&self, frames: &Frames<P>, slot: u64, page: Pfn) -> Result<(), DeviceError> {
         let pin = frames.platform().pin();
         let section = self.gate.enter(frames, &pin).ok_or(DeviceError::Io)?;

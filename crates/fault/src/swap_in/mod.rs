@@ -8,7 +8,7 @@
 //! The thread that inserts the folio reads it. Every other thread that wants it finds it in the cache and
 //! sleeps until the reader releases the folio lock. The old technique is in [`before`].
 //! [`SwapInWindow`](quire_vma::SwapInWindow) decides how much is read at once. Zero-filled pages, which need
-//! no read, are in `fault/zeros.rs`.
+//! no read, are in `vm_fault/zeros.rs`.
 
 mod ahead;
 mod before;

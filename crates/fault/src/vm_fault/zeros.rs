@@ -13,7 +13,7 @@ use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
 /// A zeroed frame for an entry, charged for its slot. It is freed if it is not needed.
-pub struct Zeros<'s, 'p, P: Platform> {
+pub(crate) struct Zeros<'s, 'p, P: Platform> {
     memory: &'s MemoryCore<P>,
     pin: &'s Pin<'p, P>,
     slot: SlotId,
@@ -41,7 +41,7 @@ impl<P: Platform> VmFault<'_, P> {
     /// memory is short, or if more than a page might be swapped in at once: then it is swapped in as any
     /// other page.
     #[cold]
-    pub fn zeros_for<'s, 'p>(
+    pub(crate) fn zeros_for<'s, 'p>(
         &self,
         memory: &'s MemoryCore<P>,
         pin: &'s Pin<'p, P>,
@@ -65,7 +65,7 @@ impl<P: Platform> VmFault<'_, P> {
 
     /// Maps the frame in place of entry `index`, if that still names the slot, and the slot is unchanged.
     /// Returns whether it did.
-    pub fn map_zeros(
+    pub(crate) fn map_zeros(
         &self,
         tables: &Tables<'_, P>,
         locked: &LockedTable<'_, P>,

@@ -3,8 +3,6 @@
 mod swapped;
 mod zeros;
 
-pub use zeros::Zeros;
-
 use crate::swapped_in::SwappedIn;
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Order, Platform, VirtAddr};

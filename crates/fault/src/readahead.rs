@@ -19,10 +19,10 @@ use quire_swap::SlotId;
 use quire_vma::{READAHEAD_MOST, Vma};
 
 /// Slots to read ahead.
-pub type ReadaheadSlots = ArrayVec<SlotId, { READAHEAD_MOST as usize }>;
+pub(crate) type ReadaheadSlots = ArrayVec<SlotId, { READAHEAD_MOST as usize }>;
 
 /// The slots that the entries of a window around `addr` name, in its mapping and in its table.
-pub fn swapped_around<P: Platform>(
+pub(crate) fn swapped_around<P: Platform>(
     tables: &Tables<'_, P>,
     vma: &Vma,
     (first, pages): (u64, u64),

@@ -5,6 +5,9 @@
 //! empty entries allow; if memory is short the folio is smaller.
 
 use crate::cow::{charge_new, copy_on_write, hold, is_pinned_and_cached, must_copy};
+use crate::error::{FaultError, Refusal};
+use crate::step::Step;
+use crate::vm_fault::VmFault;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
@@ -12,7 +15,6 @@ use quire_memcg::MemcgStat;
 use quire_pagetable::{
     Entries, FlushCause, Found, HugeLeaves, HugeSlot, LockedTable, Tables, page_of, pages_from,
 };
-use quire_paging::{FaultError, Refusal, VmFault};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::{OrderSet, Thp};
 use quire_vma::VmFlags;
@@ -90,6 +92,15 @@ fn is_empty(entries: &Entries, index: usize, order: Order) -> bool {
     entries[first..first + order.pages() as usize].iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
 }
 
+/// What came of trying a leaf of the PMD's order for a fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum HugeFault {
+    /// It is mapped.
+    Mapped,
+    /// There is none, and the fault goes on with a table.
+    ByTable,
+}
+
 /// A fault that is being resolved. The VMA is held by its own lock or by the mmap lock.
 pub(crate) struct Resolver<'s, 'p, P: Platform> {
     pub(crate) tables: Tables<'s, P>,
@@ -116,38 +127,30 @@ impl<P: Platform> Resolver<'_, '_, P> {
         }
         let mut attempt = 0;
         loop {
-            match self.tables.lookup(fault.addr) {
-                Found::Table(table) => {
-                    if self.resolve_in_table(table)? {
-                        return Ok(());
-                    }
-                }
-                Found::Huge(slot) => {
-                    if self.resolve_huge(slot)? {
-                        return Ok(());
-                    }
-                }
+            let step = match self.tables.lookup(fault.addr) {
+                Found::Table(table) => self.resolve_in_table(table)?,
+                Found::Huge(slot) => self.resolve_huge(slot)?,
                 // The page, and its table with it, may have been removed already.
                 Found::Nothing if fault.space.is_killed() => return Err(FaultError::Killed.into()),
-                Found::Nothing => {
-                    if self.fault_huge()? {
-                        return Ok(());
-                    }
-                    if let Some(table) = self.tables.make(self.pin, fault.addr, Level::PTE)?
-                        && self.resolve_in_table(table)?
-                    {
-                        return Ok(());
-                    }
-                }
+                Found::Nothing => match self.fault_huge()? {
+                    HugeFault::Mapped => Step::Done,
+                    HugeFault::ByTable => match self.tables.make(self.pin, fault.addr, Level::PTE)? {
+                        Some(table) => self.resolve_in_table(table)?,
+                        None => Step::LookAgain,
+                    },
+                },
+            };
+            if step == Step::Done {
+                return Ok(());
             }
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
         }
     }
 
-    /// Makes the access possible through `table`. Returns false where it is dead: there is another, or none,
+    /// Makes the access possible through `table`. [`Step::LookAgain`] where it is dead: there is another, or none,
     /// by now.
-    fn resolve_in_table(&self, table: Pfn) -> Result<bool, Refusal> {
+    fn resolve_in_table(&self, table: Pfn) -> Result<Step, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let index = P::Paging::index(fault.addr, Level::PTE);
         let entries = tables.entries(table);
@@ -175,56 +178,56 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 return self.copy_page(locked, (table, index), leaf);
             }
             return match entry {
-                Entry::None if locked.is_dead() => Ok(false),
+                Entry::None if locked.is_dead() => Ok(Step::LookAgain),
                 // As where no table is: under the lock, under which the page was removed.
                 Entry::None if fault.space.is_killed() => Err(FaultError::Killed.into()),
                 Entry::None => {
                     self.install_new(&locked, index, spare.folio.take());
-                    Ok(true)
+                    Ok(Step::Done)
                 }
                 Entry::Leaf(leaf) => {
                     self.upgrade(&locked, index, leaf, &mut spare)?;
-                    Ok(true)
+                    Ok(Step::Done)
                 }
                 Entry::Swap(swap)
                     if zeros
                         .as_mut()
                         .is_some_and(|zeros| fault.map_zeros(&tables, &locked, (index, swap), zeros)) =>
                 {
-                    Ok(true)
+                    Ok(Step::Done)
                 }
-                Entry::Swap(swap) => match fault.map_swapped(&tables, &locked, index, swap)? {
-                    true => Ok(true),
-                    // It was mapped for reading, and a write needs it now.
-                    false => {
+                Entry::Swap(swap) => {
+                    let step = fault.map_swapped(&tables, &locked, index, swap)?;
+                    if step == Step::LookAgain {
+                        // A write needs a copy.
                         drop(locked);
                         continue;
                     }
-                },
+                    Ok(step)
+                }
                 Entry::Marker(PteMarker::Guard) => Err(FaultError::NotMapped.into()),
                 _ => Err(FaultError::Bus.into()),
             };
         }
     }
 
-    /// Copies the page that the entry `index` of the locked `table` maps. Returns false if the access is to
-    /// be retried.
+    /// Copies the page that the entry `index` of the locked `table` maps.
     fn copy_page(
         &self,
         locked: LockedTable<'_, P>,
         (table, index): (Pfn, usize),
         leaf: Leaf,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<Step, Refusal> {
         let Self { tables, ref fault, .. } = *self;
         if is_pinned_and_cached(&tables, leaf.pfn) {
             // The thread that pages it out fails because of the pin, and puts the folio back.
-            return Ok(false);
+            return Ok(Step::LookAgain);
         }
         let held = hold(&tables, leaf.pfn);
         drop(locked);
         match held {
             Some(held) => copy_on_write(&tables, &held, (table, index), fault.vma, fault.addr),
-            None => Ok(true),
+            None => Ok(Step::Done),
         }
     }
 
@@ -358,19 +361,19 @@ impl<P: Platform> Resolver<'_, '_, P> {
         Ok(())
     }
 
-    /// Makes the access possible to what a large leaf maps. Returns false if the access is to be retried: the
-    /// leaf is gone, or was split, since a write needs a copy of one page.
-    fn resolve_huge(&self, slot: HugeSlot) -> Result<bool, Refusal> {
+    /// Makes the access possible to what a large leaf maps. [`Step::LookAgain`] if the leaf is gone, or was split,
+    /// since a write needs a copy of one page.
+    fn resolve_huge(&self, slot: HugeSlot) -> Result<Step, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let zero = {
             let locked = tables.lock_slot(pin, slot);
-            let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return Ok(false) };
+            let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return Ok(Step::LookAgain) };
             if leaf.flags.contains(fault.access.needs()) {
                 if fault.is_write() {
                     // As in `upgrade`.
                     locked.widen(slot.index, LeafFlags::DIRTY);
                 }
-                return Ok(true);
+                return Ok(Step::Done);
             }
             if fault.access == Access::Execute && !fault.vma.flags.contains(VmFlags::EXEC) {
                 return Err(FaultError::AccessDenied.into());
@@ -382,7 +385,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
                     tables.memory().frames().events().add(pin, VmEvent::Pgreuse, 1);
                 }
                 locked.widen(slot.index, fault.allowed());
-                return Ok(true);
+                return Ok(Step::Done);
             }
             zero
         };
@@ -390,7 +393,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             return Ok(self.write_huge_zero(slot, order));
         }
         HugeLeaves::new(&tables).split_huge(slot);
-        Ok(false)
+        Ok(Step::LookAgain)
     }
 
     /// Whether the folio that a large leaf maps may be written to as it is.
@@ -400,11 +403,11 @@ impl<P: Platform> Resolver<'_, '_, P> {
     }
 
     /// Maps a folio of the PMD's order where no table is, or for a read the huge zero page, if the policy
-    /// allows it and memory is available, and the program was not killed. Returns whether it did.
-    fn fault_huge(&self) -> Result<bool, Refusal> {
+    /// allows it and memory is available, and the program was not killed.
+    fn fault_huge(&self) -> Result<HugeFault, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let Some(order) = Tables::<P>::huge_order().filter(|&order| fault.orders().contains(order)) else {
-            return Ok(false);
+            return Ok(HugeFault::ByTable);
         };
         // Also for zeros, as in Linux: a later collapse of them finds the anon_vma.
         if !fault.vma.anon.is_some() {
@@ -414,7 +417,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             return Ok(self.fault_huge_zero(order));
         }
         let frames = tables.memory().frames();
-        let Some(head) = self.allocate_huge(order) else { return Ok(false) };
+        let Some(head) = self.allocate_huge(order) else { return Ok(HugeFault::ByTable) };
         match HugeLeaves::new(&tables).place_huge(pin, fault.addr) {
             Ok(Some((slot, deposit))) => {
                 let new = fault.vma.new_page(tables.slot_range(slot).start());
@@ -425,7 +428,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 };
                 if installed {
                     self.count_huge_fault(order);
-                    return Ok(true);
+                    return Ok(HugeFault::Mapped);
                 }
                 tables.memory().memcgs().folios().release_unused(pin, deposit, Order::ZERO);
             }
@@ -433,7 +436,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             Err(_) => frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1),
         }
         tables.memory().memcgs().folios().release_unused(pin, head, order);
-        Ok(false)
+        Ok(HugeFault::ByTable)
     }
 
     /// A folio of the PMD's order for `fault`, charged to its memcg. A failure is counted.
@@ -456,11 +459,11 @@ impl<P: Platform> Resolver<'_, '_, P> {
         tables.memory().memcgs().programs().count(pin, &tables.space().membership, MemcgStat::ThpFaultAlloc);
     }
 
-    /// Maps the huge zero page where no table is. Returns whether it did.
-    fn fault_huge_zero(&self, order: Order) -> bool {
+    /// Maps the huge zero page where no table is.
+    fn fault_huge_zero(&self, order: Order) -> HugeFault {
         let Self { tables, thp, pin, ref fault } = *self;
         let leaves = HugeLeaves::new(&tables);
-        let Ok(Some((slot, deposit))) = leaves.place_huge(pin, fault.addr) else { return false };
+        let Ok(Some((slot, deposit))) = leaves.place_huge(pin, fault.addr) else { return HugeFault::ByTable };
         match thp.hold_huge_zero(pin, order) {
             Ok(zero) => {
                 let new = fault.vma.new_page(fault.addr);
@@ -470,7 +473,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
                         && leaves.install_huge_zero(pin, (&locked, slot), (zero, deposit), &new)
                 };
                 if installed {
-                    return true;
+                    return HugeFault::Mapped;
                 }
                 tables.memory().put_huge_zero(zero, 1);
             }
@@ -478,24 +481,24 @@ impl<P: Platform> Resolver<'_, '_, P> {
             Err(_) => tables.memory().frames().events().add(pin, VmEvent::ThpFaultFallback, 1),
         }
         tables.memory().memcgs().folios().release_unused(pin, deposit, Order::ZERO);
-        false
+        HugeFault::ByTable
     }
 
     /// Replaces the huge zero page, mapped at `slot`, by a new folio for a write; as in Linux whatever the
-    /// policy is by now. If there is no folio the leaf is split. Returns whether the access is possible.
-    fn write_huge_zero(&self, slot: HugeSlot, order: Order) -> bool {
+    /// policy is by now. If there is no folio the leaf is split.
+    fn write_huge_zero(&self, slot: HugeSlot, order: Order) -> Step {
         let Self { tables, pin, ref fault, .. } = *self;
         let Some(head) = self.allocate_huge(order) else {
             HugeLeaves::new(&tables).split_huge(slot);
-            return false;
+            return Step::LookAgain;
         };
         let new = fault.vma.new_page(tables.slot_range(slot).start());
         let replaced = HugeLeaves::new(&tables).replace_huge_zero(pin, slot, head, &new);
         if replaced {
             self.count_huge_fault(order);
-        } else {
-            tables.memory().memcgs().folios().release_unused(pin, head, order);
+            return Step::Done;
         }
-        replaced
+        tables.memory().memcgs().folios().release_unused(pin, head, order);
+        Step::LookAgain
     }
 }

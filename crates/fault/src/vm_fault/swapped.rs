@@ -2,6 +2,7 @@
 
 use super::VmFault;
 use crate::error::{FaultError, Refusal, Swapped};
+use crate::step::Step;
 use crate::swapped_in::SwappedIn;
 use quire_arch::{
     Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr,
@@ -14,14 +15,16 @@ use quire_thp::OrderSet;
 
 impl<P: Platform> VmFault<'_, P> {
     /// Maps the page that entry `index` names, or all of its folio if the entries around name the rest.
-    /// Returns whether the access is possible now.
+    /// [`Step::LookAgain`] if it was mapped for reading, and a write needs a copy.
+    // A frame of its own: most faults find no swap entry.
+    #[inline(never)]
     pub fn map_swapped(
         &self,
         tables: &Tables<'_, P>,
         locked: &LockedTable<'_, P>,
         index: usize,
         entry: SwapEntry,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<Step, Refusal> {
         let slot = SlotId::of(entry);
         let found = self.swapped.and_then(|held| held.page_of(slot).map(|nth| (held, nth)));
         let Some((held, nth)) = found else {
@@ -82,7 +85,7 @@ impl<P: Platform> VmFault<'_, P> {
         tables.space().residency.anonymous_mapped(pages);
         held.names_gone(start, pages);
         drop(folio);
-        Ok(exclusive || self.access != Access::Write)
+        Ok(if exclusive || self.access != Access::Write { Step::Done } else { Step::LookAgain })
     }
 
     /// Whether the entries around `index`, which names page `nth` of `held`, name all its pages, in one table

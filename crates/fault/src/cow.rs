@@ -12,12 +12,13 @@
 //! though the entry is as it was: while a device has the page the program writes to it in place, and a
 //! page-out that finds the pin takes the permission to write away again.
 
+use crate::error::Refusal;
+use crate::step::Step;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};
 use quire_memcg::OverLimit;
 use quire_pagetable::page_of;
 use quire_pagetable::{FlushCause, Gather, LockedTable, Tables, Unmapper};
-use quire_paging::Refusal;
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 use quire_vma::{VmFlags, VmaSnapshot};
@@ -35,7 +36,8 @@ pub(crate) fn charge_new<P: Platform>(
 
 /// A page to which a fault holds a reference while no lock is held, so that it is not reused meanwhile. A
 /// held folio is not split.
-pub(crate) struct Held {
+#[derive(Debug)]
+pub struct Held {
     pfn: Pfn,
     head: Pfn,
     order: Order,
@@ -43,14 +45,14 @@ pub(crate) struct Held {
 
 impl Held {
     /// The first frame of its folio.
-    pub(crate) fn head(&self) -> Pfn {
+    pub fn head(&self) -> Pfn {
         self.head
     }
 }
 
 /// Whether a write through `leaf`, which does not allow it, needs a copy of the page.
 #[inline]
-pub(crate) fn must_copy<P: Platform>(
+pub fn must_copy<P: Platform>(
     tables: &Tables<'_, P>,
     locked: &LockedTable<'_, P>,
     index: usize,
@@ -64,7 +66,7 @@ pub(crate) fn must_copy<P: Platform>(
 }
 
 /// Whether the folio of the private page `pfn`, which entry `index` maps, is exclusive to this process.
-pub(crate) fn is_own<P: Platform>(
+pub fn is_own<P: Platform>(
     tables: &Tables<'_, P>,
     locked: &LockedTable<'_, P>,
     index: usize,
@@ -137,24 +139,23 @@ pub(crate) fn is_pinned_and_cached<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn
 
 /// Takes a reference to the page `pfn`, which an entry of a locked table maps. `None` if the refcount would
 /// overflow: the access is retried.
-pub(crate) fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held> {
+pub fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held> {
     let folio = tables.memory().frames().folios().lock_head(pfn);
     let held = folio.folio().frame().get(1);
     held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
 }
 
 /// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table` maps.
-/// Returns false, with nothing done, if that changed meanwhile or the page was pinned: the access is tried
-/// again.
+/// [`Step::LookAgain`], with nothing done, if that changed meanwhile or the page was pinned.
 #[cold]
 #[cfg_attr(debug_assertions, track_caller)]
-pub(crate) fn copy_on_write<P: Platform>(
+pub fn copy_on_write<P: Platform>(
     tables: &Tables<'_, P>,
     held: &Held,
     (table, index): (Pfn, usize),
     vma: &VmaSnapshot,
     addr: VirtAddr,
-) -> Result<bool, Refusal> {
+) -> Result<Step, Refusal> {
     let mut unmapper = Unmapper::new(*tables, FlushCause::CopyOnWrite);
     let result = replace_by_copy(tables, held, (table, index), vma, addr, unmapper.gather());
     unmapper.gather().put(held.head, held.order);
@@ -170,7 +171,7 @@ fn replace_by_copy<P: Platform>(
     vma: &VmaSnapshot,
     addr: VirtAddr,
     gather: &mut Gather<'_, P>,
-) -> Result<bool, Refusal> {
+) -> Result<Step, Refusal> {
     let frames = tables.memory().frames();
     let pin = tables.pin();
     let request = AllocRequest::anonymous().uninitialised().kind(Kind::Anonymous);
@@ -181,7 +182,7 @@ fn replace_by_copy<P: Platform>(
     let Some(kind) = take_old_page(tables, held, &locked, index, vma) else {
         drop(locked);
         tables.memory().memcgs().folios().release_unused(&pin, copy, Order::ZERO);
-        return Ok(false);
+        return Ok(Step::LookAgain);
     };
     tables.space().flush(frames, &pin, page_of(addr), FlushCause::CopyOnWrite);
     // SAFETY: the copy is new and ours; the page is held, so it is not reused. It is still counted as mapped here, so
@@ -198,7 +199,7 @@ fn replace_by_copy<P: Platform>(
     }
     drop(locked);
     gather.unmap_flushed(held.pfn, 1);
-    Ok(true)
+    Ok(Step::Done)
 }
 
 /// Clears entry `index` of the locked table and returns the kind of the page that it mapped, if that is the

@@ -1,0 +1,11 @@
+//! How a step of a fault ended.
+
+/// How a step of a fault ended that nothing refuses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[must_use]
+pub enum Step {
+    /// The access is possible now, or the program tries it again.
+    Done,
+    /// What the step began with is not there any more, or not as it was: it is to be looked up again.
+    LookAgain,
+}
