@@ -13,7 +13,7 @@ use quire_mm::{
     thp::HugeUse,
 };
 
-type HostSpace<'m> = Space<'m, HostPlatform>;
+pub(crate) type HostSpace<'m> = Space<'m, HostPlatform>;
 
 /// The processes of one program.
 pub(crate) struct Processes<'m> {

@@ -7,10 +7,10 @@ use super::args::{
 use super::files::{FileIds, RecordedFile};
 use super::mismatch::Gap;
 use super::{failed, names, unbuilt};
+use crate::space::HostSpace;
 use quire_arch::{PAGE_SIZE, VirtAddr};
-use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn};
-use quire_mm::space::{Errno, Protection, RemapFlags, Space, VmFlags};
+use quire_mm::space::{Errno, Protection, RemapFlags, VmFlags};
 use quire_trace::event::{Call, FileKind};
 
 /// The result of a call, compared with the recording.
@@ -44,7 +44,7 @@ pub(super) fn populated_bytes(call: &Call) -> u64 {
 
 /// Makes `call` in `space` and compares. `same_settings`: the replay has the recorded settings of huge pages.
 pub(super) fn replay(
-    space: &Space<'_, HostPlatform>,
+    space: &HostSpace<'_>,
     call: &Call,
     files: &mut FileIds,
     same_settings: bool,
@@ -70,12 +70,7 @@ pub(super) fn replay(
 }
 
 /// Makes a call that populates all that it maps, or nothing, and compares.
-fn replay_whole(
-    space: &Space<'_, HostPlatform>,
-    call: &Call,
-    files: &mut FileIds,
-    same_settings: bool,
-) -> Verdict {
+fn replay_whole(space: &HostSpace<'_>, call: &Call, files: &mut FileIds, same_settings: bool) -> Verdict {
     if let Some(verdict) = beside_memory(call) {
         return verdict;
     }
@@ -160,7 +155,7 @@ fn is_random_place(call: &Call, ours: i64) -> bool {
 }
 
 /// Moves the mapping that `call` made at `ours` to Linux's address; `false` if that is not free.
-fn move_there(space: &Space<'_, HostPlatform>, call: &Call, ours: i64, file: &RecordedFile<'_>) -> bool {
+fn move_there(space: &HostSpace<'_>, call: &Call, ours: i64, file: &RecordedFile<'_>) -> bool {
     let [_, len, protection, flags, descriptor, offset] = call.args;
     if space.munmap(VirtAddr(ours as u64), len).is_err() {
         return false;
@@ -185,7 +180,7 @@ fn is_collapse(call: &Call, number: CallNumber) -> bool {
 }
 
 /// COLLAPSE of memory that belongs to the page cache.
-fn needs_page_cache(space: &Space<'_, HostPlatform>, call: &Call, number: CallNumber) -> bool {
+fn needs_page_cache(space: &HostSpace<'_>, call: &Call, number: CallNumber) -> bool {
     let [start, len, ..] = call.args;
     if !is_collapse(call, number) {
         return false;
@@ -200,7 +195,7 @@ fn needs_page_cache(space: &Space<'_, HostPlatform>, call: &Call, number: CallNu
 }
 
 /// A call that succeeded on Linux, and that is not built.
-fn not_built(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds, what: String) -> Verdict {
+fn not_built(space: &HostSpace<'_>, call: &Call, files: &mut FileIds, what: String) -> Verdict {
     if CallNumber::from_raw(call.number) != CallNumber::Mmap {
         unbuilt::apply(space, call, files);
     } else if call.errno().is_none() {
@@ -211,7 +206,7 @@ fn not_built(space: &Space<'_, HostPlatform>, call: &Call, files: &mut FileIds, 
 }
 
 /// Maps what Linux mapped at Linux's address, with these additional flags.
-fn map_again(space: &Space<'_, HostPlatform>, call: &Call, file: &RecordedFile<'_>, besides: u64) {
+fn map_again(space: &HostSpace<'_>, call: &Call, file: &RecordedFile<'_>, besides: u64) {
     let linux = call.result as u64;
     let [_, len, protection, flags, descriptor, offset] = call.args;
     let flags = (flags | MAP_FIXED | besides) & !MAP_FIXED_NOREPLACE;
@@ -224,7 +219,7 @@ fn map_again(space: &Space<'_, HostPlatform>, call: &Call, file: &RecordedFile<'
 
 /// Brings the space to Linux's state after a call with another result.
 fn catch_up(
-    space: &Space<'_, HostPlatform>,
+    space: &HostSpace<'_>,
     call: &Call,
     number: CallNumber,
     outcome: CallOutcome,
@@ -262,7 +257,7 @@ fn catch_up(
 }
 
 /// Undoes an `mremap` that Linux refused, as far as nothing was unmapped by it.
-fn move_back(space: &Space<'_, HostPlatform>, call: &Call, ours: u64) {
+fn move_back(space: &HostSpace<'_>, call: &Call, ours: u64) {
     let [start, old_len, new_len, flags, ..] = call.args;
     let page_align = |len: u64| len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
     let (old, new) = (page_align(old_len), page_align(new_len));

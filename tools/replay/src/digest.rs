@@ -1,9 +1,10 @@
 //! A digest of the contents of an address space.
 
 use super::contents::PAGE_BYTES;
+use crate::space::HostSpace;
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr};
-use quire_host::{AccessError, HostPlatform, Vcpu};
-use quire_mm::space::{FaultError, PageState, Protection, Space, VmFlags};
+use quire_host::{AccessError, Vcpu};
+use quire_mm::space::{FaultError, PageState, Protection, VmFlags};
 use quire_trace::mix::mix;
 
 /// A page could not be read, so the space has no digest.
@@ -17,14 +18,14 @@ pub(super) struct Unreadable {
 
 /// Reads all anonymous pages of a space that its program no longer uses. Pages of zeros are ignored: they
 /// may as well be absent.
-pub(super) fn of(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Unreadable> {
+pub(super) fn of(vcpu: &Vcpu, space: &HostSpace<'_>) -> Result<u64, Unreadable> {
     vcpu.run(|| space.activate(&space.spaces().platform().pin()));
     let digest = read_all(vcpu, space);
     vcpu.run(|| space.spaces().deactivate(&space.spaces().platform().pin()));
     digest
 }
 
-fn read_all(vcpu: &Vcpu, space: &Space<'_, HostPlatform>) -> Result<u64, Unreadable> {
+fn read_all(vcpu: &Vcpu, space: &HostSpace<'_>) -> Result<u64, Unreadable> {
     let mut ranges = Vec::new();
     space.mappings().for_each(|mapping| ranges.push((mapping.range, mapping.flags)));
     let program = vcpu.program(space);

@@ -5,10 +5,10 @@
 
 use crate::args::{MAP_POPULATE, MLOCK_ONFAULT};
 use crate::overlap::pages_of;
+use crate::space::HostSpace;
 use quire_arch::{VirtAddr, VirtRange};
-use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn, Files};
-use quire_mm::space::{self, LockAll, PageState, Space, VmFlags};
+use quire_mm::space::{self, LockAll, PageState, VmFlags};
 use quire_trace::event::Call;
 
 /// Why pages of a mapping do not come in. A call that meets such a mapping fails, and has brought in what is
@@ -68,11 +68,9 @@ pub(super) fn on_fault(number: CallNumber, mut args: [u64; 6]) -> (CallNumber, [
 }
 
 /// Makes `call`, which failed in the recording. What it brings in is what it did on Linux before it failed.
-pub(super) fn make(space: &Space<'_, HostPlatform>, call: &Call, files: &impl Files) -> CallOutcome {
+pub(super) fn make(space: &HostSpace<'_>, call: &Call, files: &impl Files) -> CallOutcome {
     let number = CallNumber::from_raw(call.number);
-    let made = |space: &Space<'_, HostPlatform>, (number, args)| {
-        abi::call(space, number, args, files, &FaultIn(space))
-    };
+    let made = |space: &HostSpace<'_>, (number, args)| abi::call(space, number, args, files, &FaultIn(space));
     let without_population = space::without_population(space);
     let (whole, mut unpopulated) = ((number, call.args), on_fault(number, call.args));
     let refused_words = call.errno() == Some(libc::EINVAL);
@@ -103,7 +101,7 @@ pub(super) fn make(space: &Space<'_, HostPlatform>, call: &Call, files: &impl Fi
 }
 
 /// Whether `call` meets a mapping whose pages do not come in.
-fn meets_refusal(space: &Space<'_, HostPlatform>, call: &Call) -> bool {
+fn meets_refusal(space: &HostSpace<'_>, call: &Call) -> bool {
     let Some(refusal) = refusal(call) else { return false };
     let access = match refusal {
         Refusal::Inaccessible => VmFlags::ACCESS,
@@ -126,7 +124,7 @@ fn meets_refusal(space: &Space<'_, HostPlatform>, call: &Call) -> bool {
 
 /// Whether `call` failed where Linux had no page to map: it locks or populates a mapping past the end of its
 /// file. A replay does not follow how long files are.
-pub(super) fn may_pass_end_of_file(space: &Space<'_, HostPlatform>, call: &Call) -> bool {
+pub(super) fn may_pass_end_of_file(space: &HostSpace<'_>, call: &Call) -> bool {
     let errno = match possible_refusal(call) {
         None => return false,
         Some(Refusal::Inaccessible) => libc::ENOMEM,

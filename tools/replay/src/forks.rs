@@ -1,8 +1,9 @@
 //! What forks cost: what they copy, and the writes to shared pages after them.
 
+use crate::space::HostSpace;
 use quire_arch::{Order, PAGE_SIZE};
 use quire_host::HostPlatform;
-use quire_mm::{Memory, frame::VmEvent, space::Space};
+use quire_mm::{Memory, frame::VmEvent};
 use serde::{Deserialize, Serialize};
 
 /// What the forks of a replay copied, and what came after them.
@@ -42,7 +43,7 @@ impl Forks {
     }
 
     /// A child was made.
-    pub(super) fn forked(&mut self, memory: &Memory<HostPlatform>, space: &Space<'_, HostPlatform>) {
+    pub(super) fn forked(&mut self, memory: &Memory<HostPlatform>, space: &HostSpace<'_>) {
         let mut huge = 0;
         if memory.huge_mapped() > 0 {
             space.mappings().for_each_figures(|mapping| huge += mapping.anonymous_huge);

@@ -6,9 +6,9 @@
 
 use super::files::FileIds;
 use super::mappings;
+use crate::space::HostSpace;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
-use quire_host::HostPlatform;
-use quire_mm::space::{AnonymousPlace, Space};
+use quire_mm::space::AnonymousPlace;
 use std::collections::{BTreeMap, HashMap};
 
 /// A chunk of addresses of one process in one column, in pages.
@@ -102,7 +102,7 @@ impl Heat {
     pub(super) fn end_columns<'m>(
         &mut self,
         time_ns: Option<u64>,
-        spaces: impl Iterator<Item = (usize, &'m Space<'m, HostPlatform>)>,
+        spaces: impl Iterator<Item = (usize, &'m HostSpace<'m>)>,
         files: &FileIds,
     ) {
         if self.map.columns.len() == self.all {
@@ -133,12 +133,7 @@ impl Heat {
         }
     }
 
-    fn add(
-        &self,
-        process: usize,
-        space: &Space<'_, HostPlatform>,
-        column: &mut BTreeMap<HeatPlace, HeatCell>,
-    ) {
+    fn add(&self, process: usize, space: &HostSpace<'_>, column: &mut BTreeMap<HeatPlace, HeatCell>) {
         let chunk = self.map.chunk;
         let (mut last, mut cell) = (None, HeatCell::default());
         space.mappings().for_each_anonymous(|pages, place| {
@@ -165,7 +160,7 @@ impl Heat {
         }
     }
 
-    fn name(&mut self, process: usize, space: &Space<'_, HostPlatform>, files: &FileIds) {
+    fn name(&mut self, process: usize, space: &HostSpace<'_>, files: &FileIds) {
         let (known, heap) = (&mut self.map.mappings, mappings::heap(space));
         space.mappings().for_each(|mapping| {
             let key = (process, mapping.range.start().0);

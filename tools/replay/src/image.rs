@@ -1,11 +1,12 @@
 //! Building the address space that a program begins with.
 
 use super::files::FileIds;
+use crate::space::HostSpace;
 use quire_arch::{Access, VirtAddr, VirtRange};
-use quire_host::{HostPlatform, Machine};
+use quire_host::Machine;
 use quire_mm::{
     memcg::MemcgId,
-    space::{Error, ExecGain, FaultError, Layout, Limits, Rights, Space, VmFlags},
+    space::{Error, ExecGain, FaultError, Layout, Limits, Rights, VmFlags},
     thp::HugeDisable,
 };
 use quire_trace::event::{
@@ -136,7 +137,7 @@ pub(super) fn build<'m>(
     huge_disable: HugeDisable,
     memcg: MemcgId,
     files: &mut FileIds,
-) -> (Option<Space<'m, HostPlatform>>, Failures) {
+) -> (Option<HostSpace<'m>>, Failures) {
     let mut failures = Failures::default();
     let space = match machine.memory().create_space_with(layout_of(image), limits_of(image)) {
         Ok(space) => space.acting_with(rights_of(image.privileges)),

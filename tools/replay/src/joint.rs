@@ -4,9 +4,9 @@
 //! later uses are in no recording. What it is for a moment only, as between a fork and an exec, is of no
 //! matter.
 
+use crate::space::HostSpace;
 use quire_arch::PAGE_SHIFT;
-use quire_host::HostPlatform;
-use quire_mm::space::{Space, VmFlags};
+use quire_mm::space::VmFlags;
 
 /// So often it is counted.
 const LOOKS: u64 = 64;
@@ -76,7 +76,7 @@ impl Mapped {
 
 /// What of the anonymous memory of `space` others have mapped, too: of each page the part that is this
 /// space's, so that the sum over all spaces has each page once.
-pub(super) fn part_of(space: &Space<'_, HostPlatform>) -> Mapped {
+pub(super) fn part_of(space: &HostSpace<'_>) -> Mapped {
     let (mut bytes, mut steps) = (0, 0);
     space.mappings().for_each_figures(|figures| {
         steps += 1 + (figures.resident >> PAGE_SHIFT);

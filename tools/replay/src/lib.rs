@@ -13,6 +13,7 @@
 //! # Modules, lowest first
 //!
 //! - `ram`, `cpus`: the RAM and the vCPUs of a machine.
+//! - `space`: the address spaces of a replay.
 //! - `stored`: how figures of a replay are stored.
 //! - `args`: what the arguments of memory calls say.
 //! - `mismatch`: a difference between a replay and its recording.
@@ -97,6 +98,7 @@ mod schedule;
 mod settings;
 mod shared;
 mod sites;
+mod space;
 mod stored;
 mod swap;
 mod task;

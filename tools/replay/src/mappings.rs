@@ -2,9 +2,9 @@
 
 use super::files::FileIds;
 use super::sites::Sites;
+use crate::space::HostSpace;
 use quire_arch::VirtAddr;
-use quire_host::HostPlatform;
-use quire_mm::space::{Mapping, Space, VmFlags};
+use quire_mm::space::{Mapping, VmFlags};
 use serde::{Deserialize, Serialize};
 
 /// The anonymous memory of one mapping.
@@ -30,7 +30,7 @@ pub struct MappingLife {
 
 /// Adds the mappings of `space`, whose number is `number`, that hold anonymous memory.
 pub(super) fn add(
-    space: &Space<'_, HostPlatform>,
+    space: &HostSpace<'_>,
     (process, number): (usize, usize),
     files: &FileIds,
     sites: &Sites,
@@ -52,7 +52,7 @@ pub(super) fn add(
 }
 
 /// The heap of `space`: its start and its end. It takes the mmap lock, which a visit of mappings holds.
-pub(super) fn heap(space: &Space<'_, HostPlatform>) -> (VirtAddr, VirtAddr) {
+pub(super) fn heap(space: &HostSpace<'_>) -> (VirtAddr, VirtAddr) {
     (space.layout().brk_start, space.brk(VirtAddr(0)))
 }
 

@@ -1,7 +1,7 @@
 //! Threads of a replay, and their privileges.
 
-use quire_host::HostPlatform;
-use quire_mm::space::{Limits, Rights, Space};
+use crate::space::HostSpace;
+use quire_mm::space::{Limits, Rights};
 use quire_trace::event::{CloneFacts, TaskId};
 use std::rc::Rc;
 
@@ -11,7 +11,7 @@ pub(super) struct Task<'m> {
     /// The number of its address space: they are counted from 0 as the trace makes them.
     pub(super) number: usize,
     /// Threads of one process, and a vfork's child, share it. `None` if no space could be created.
-    pub(super) space: Option<Rc<Space<'m, HostPlatform>>>,
+    pub(super) space: Option<Rc<HostSpace<'m>>>,
     /// The thread's privileges; another one of its process may have others.
     pub(super) rights: Rights,
 }
@@ -69,13 +69,13 @@ impl<'m> Tasks<'m> {
 
 /// A thread's own handle of its space.
 pub(super) struct Acting<'t, 'm> {
-    shared: &'t Space<'m, HostPlatform>,
+    shared: &'t HostSpace<'m>,
     /// Where the thread's privileges differ from those of the handle that it shares.
-    own: Option<Space<'m, HostPlatform>>,
+    own: Option<HostSpace<'m>>,
 }
 
 impl<'m> std::ops::Deref for Acting<'_, 'm> {
-    type Target = Space<'m, HostPlatform>;
+    type Target = HostSpace<'m>;
 
     fn deref(&self) -> &Self::Target {
         self.own.as_ref().unwrap_or(self.shared)

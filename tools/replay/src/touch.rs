@@ -1,8 +1,9 @@
 //! Replaying accesses.
 
+use crate::space::HostSpace;
 use quire_arch::{Access, VirtAddr};
-use quire_host::{AccessError, HostPlatform, Translation, Vcpu};
-use quire_mm::space::{FaultError, Space};
+use quire_host::{AccessError, Translation, Vcpu};
+use quire_mm::space::FaultError;
 use quire_trace::event::{Access as Recorded, Denial, Fault, Mode, Outcome};
 
 /// The result of an access, compared with the recording.
@@ -24,7 +25,7 @@ pub(super) type Found = Result<Translation, AccessError<FaultError>>;
 
 /// Touches what `fault` touched; also returns whether by a write.
 #[inline]
-pub(super) fn make(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault) -> (Found, bool) {
+pub(super) fn make(vcpu: &Vcpu, space: &HostSpace<'_>, fault: &Fault) -> (Found, bool) {
     let program = vcpu.program(space);
     let mut found = Err(AccessError::Fault(FaultError::AccessDenied));
     let mut wrote = false;
@@ -39,7 +40,7 @@ pub(super) fn make(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault) 
 }
 
 /// How what was found stands to the recording.
-pub(super) fn compare(vcpu: &Vcpu, space: &Space<'_, HostPlatform>, fault: &Fault, found: Found) -> Touched {
+pub(super) fn compare(vcpu: &Vcpu, space: &HostSpace<'_>, fault: &Fault, found: Found) -> Touched {
     let refused = matches!(found, Err(AccessError::Fault(FaultError::AccessDenied)));
     if refused && fault.access == Recorded::Execute && was_allowed(fault) {
         // An instruction was fetched from memory that is not executable. Linux faults the page in first, and
@@ -72,7 +73,7 @@ pub(super) fn is_refused(fault: &Fault) -> bool {
 }
 
 /// Whether `space` refuses it as Linux did.
-pub(super) fn is_refused_by(space: &Space<'_, HostPlatform>, fault: &Fault) -> bool {
+pub(super) fn is_refused_by(space: &HostSpace<'_>, fault: &Fault) -> bool {
     let denied = Err(FaultError::AccessDenied);
     let results = tries(fault).iter().map(|&access| space.fault(VirtAddr(fault.addr), access));
     let mut others = results.skip_while(|result| *result == denied);

@@ -12,19 +12,17 @@ use super::asked::Asked;
 use super::failed::on_fault;
 use super::overlap::meet;
 use super::touch;
+use crate::space::HostSpace;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
-use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
+use quire_host::{HostConfig, Machine, Vcpu};
 use quire_mm::MemoryConfig;
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
 use quire_mm::space::{
-    ExecGain, Layout, Limits, LockAll, Mapping, Overcommit, Rights, Space, SpaceFigures, VmFlags,
-    without_population,
+    ExecGain, Layout, Limits, LockAll, Mapping, Overcommit, Rights, SpaceFigures, VmFlags, without_population,
 };
 use quire_mm::thp::HugeDisable;
 use quire_trace::event::{Call, Fault};
 use std::ops::Range;
-
-type HostSpace<'m> = Space<'m, HostPlatform>;
 
 /// RAM of the machine of trials: for mappings, and for what calls bring in.
 const RAM: u64 = 64 << 20;

@@ -3,12 +3,10 @@
 
 use super::args::MAP_NONBLOCK;
 use super::files::FileIds;
+use crate::space::HostSpace;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
-use quire_host::HostPlatform;
-use quire_mm::space::{MapFlags, MapRequest, MappedFile, Mapping, Protection, Space, VmFlags};
+use quire_mm::space::{MapFlags, MapRequest, MappedFile, Mapping, Protection, VmFlags};
 use quire_trace::event::{Call, CallDetail, SYS_MAP_SHADOW_STACK};
-
-type HostSpace<'m> = Space<'m, HostPlatform>;
 
 const SHM_RDONLY: u64 = libc::SHM_RDONLY as u64;
 const SHM_EXEC: u64 = libc::SHM_EXEC as u64;

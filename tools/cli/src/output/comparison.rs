@@ -22,11 +22,7 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
     if report.programs == 0 {
         return;
     }
-    print_host(report);
-    print_unconfirmed(report);
-    for (known, count) in &report.known {
-        say(format_args!("  known difference {}: met {count} times", known.name()));
-    }
+    print_remarks(report);
     let holes = report.coverage.holes();
     say(format_args!(
         "  coverage: {} of {} combinations of call, flag, place and result",
@@ -52,21 +48,21 @@ pub(crate) fn print(name: &str, report: &DiffReport, all_coverage: bool) {
     }
 }
 
-/// What of the host's settings mattered.
-fn print_host(report: &DiffReport) {
+/// What of the host's settings mattered, and which differences are known. Those that did not show each time
+/// are reported, too: most are caused by the host.
+fn print_remarks(report: &DiffReport) {
     for line in &report.host {
         say(format_args!("  {line}"));
     }
-}
-
-/// Differences that did not show each time are reported, too: most are caused by the host.
-fn print_unconfirmed(report: &DiffReport) {
     if let Some(what) = &report.first_unconfirmed {
         say(format_args!(
             "  {} programs differed and did not differ each time that they were run again; the first: {}",
             report.unconfirmed,
             what.replace('\n', "; ")
         ));
+    }
+    for (known, count) in &report.known {
+        say(format_args!("  known difference {}: met {count} times", known.name()));
     }
 }
 
@@ -75,11 +71,7 @@ pub(crate) fn print_program(name: &str, program: &Program, report: &DiffReport) 
     say(program.with(&report.outcomes).to_string().trim_end());
     let found = if report.is_good() { "no difference" } else { "a difference" };
     say_line(format_args!("{name}: {} operations compared, {found}", report.compared));
-    print_host(report);
-    print_unconfirmed(report);
-    for (known, count) in &report.known {
-        say(format_args!("  known difference {}: met {count} times", known.name()));
-    }
+    print_remarks(report);
     if let Some(failure) = &report.failure {
         say(&failure.mismatch.what);
     }

@@ -4,15 +4,11 @@ use super::Side;
 use super::crew::{Hands, World};
 use super::history::{Access, ChildPage, Outcome, Refusal};
 use super::program::{Call, Window};
+use crate::quire::HostSpace;
 use quire_arch::VirtAddr;
-use quire_host::{AccessError, Guest, HostConfig, HostPlatform, Machine, Vcpu};
+use quire_host::{AccessError, Guest, HostConfig, Machine, Vcpu};
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
-use quire_mm::{
-    InUse, MemoryConfig,
-    space::{FaultError, Space},
-};
-
-type HostSpace<'m> = Space<'m, HostPlatform>;
+use quire_mm::{InUse, MemoryConfig, space::FaultError};
 
 /// Enough for a window, its tables and a child of each thread. The audit after each program goes through all
 /// of it.

@@ -7,9 +7,9 @@ use super::work::looks_at;
 use crate::args;
 use crate::call::populated_bytes;
 use crate::overlap::pages_of;
+use crate::space::HostSpace;
 use quire_arch::VirtAddr;
-use quire_host::HostPlatform;
-use quire_mm::space::{Advice, Space, VmFlags};
+use quire_mm::space::{Advice, VmFlags};
 use quire_trace::event::{Call, FileKind};
 use std::ops::Range;
 
@@ -33,11 +33,7 @@ pub(super) fn populates(call: &Call) -> bool {
 
 /// How many bytes of files `call` may bring in that Linux can drop again. `is_shared`: whether a file is
 /// memory that programs share, which stays.
-pub(super) fn files_brought_in(
-    space: &Space<'_, HostPlatform>,
-    call: &Call,
-    is_shared: impl Fn(u64) -> bool,
-) -> u64 {
+pub(super) fn files_brought_in(space: &HostSpace<'_>, call: &Call, is_shared: impl Fn(u64) -> bool) -> u64 {
     let [first, second, third, flags, ..] = call.args;
     let has = |flag: i32| flags & flag as u64 != 0;
     match i64::from(call.number) {
@@ -65,7 +61,7 @@ pub(super) fn files_brought_in(
 
 /// The private memory that `call` brings in, and how.
 pub(super) fn brought_in(
-    space: &Space<'_, HostPlatform>,
+    space: &HostSpace<'_>,
     call: &Call,
     program_break: u64,
 ) -> Vec<(Range<u64>, Advice)> {
@@ -110,7 +106,7 @@ pub(super) fn is_locked(flags: VmFlags) -> bool {
 
 /// The locked private memory in `range` that may be accessed. Other mappings are not looked at: a call that
 /// changes one page among many is followed by this.
-fn locked_in(space: &Space<'_, HostPlatform>, range: &Range<u64>) -> Vec<(Range<u64>, Advice)> {
+fn locked_in(space: &HostSpace<'_>, range: &Range<u64>) -> Vec<(Range<u64>, Advice)> {
     let mut found = Vec::new();
     if range.is_empty() {
         return found;

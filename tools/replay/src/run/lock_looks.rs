@@ -1,7 +1,6 @@
 //! When locked pages of files are counted again.
 
-use quire_host::HostPlatform;
-use quire_mm::space::Space;
+use crate::space::HostSpace;
 use quire_trace::event::EventKind;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
@@ -15,14 +14,14 @@ const LOOKS_OF_EVENT: u64 = 16;
 #[derive(Default)]
 pub(super) struct LockLooks<'m> {
     /// Spaces with locked memory, by their numbers, and some that are gone.
-    spaces: BTreeMap<usize, Weak<Space<'m, HostPlatform>>>,
+    spaces: BTreeMap<usize, Weak<HostSpace<'m>>>,
     /// From this event on they may be counted again.
     from: u64,
 }
 
 impl<'m> LockLooks<'m> {
     /// An event changed space number `number`.
-    pub(super) fn note(&mut self, number: usize, space: &Rc<Space<'m, HostPlatform>>) {
+    pub(super) fn note(&mut self, number: usize, space: &Rc<HostSpace<'m>>) {
         if space.figures().locked == 0 {
             self.spaces.remove(&number);
         } else {
@@ -37,7 +36,7 @@ impl<'m> LockLooks<'m> {
     }
 
     /// The spaces with locked memory.
-    pub(super) fn spaces(&mut self) -> Vec<Rc<Space<'m, HostPlatform>>> {
+    pub(super) fn spaces(&mut self) -> Vec<Rc<HostSpace<'m>>> {
         self.spaces.retain(|_, space| space.strong_count() > 0);
         self.spaces.values().filter_map(Weak::upgrade).collect()
     }
@@ -84,7 +83,7 @@ mod tests {
         vcpu.run(|| {
             let mut looks = LockLooks::default();
             let spaces = [0, 1, 2].map(|_| Rc::new(machine.memory().create_space().unwrap()));
-            let lock = |space: &Space<'_, HostPlatform>| {
+            let lock = |space: &HostSpace<'_>| {
                 let request = MapRequest::anonymous(PAGE_SIZE, Protection::READ | Protection::WRITE);
                 let addr = space.mmap(&request).unwrap();
                 space.mlock(addr, PAGE_SIZE, false).unwrap();

@@ -42,15 +42,16 @@ use super::settings;
 use super::shared::SharedMemory;
 use super::sites::Sites;
 use super::task::{Task, Tasks};
+use crate::space::HostSpace;
 use background::Khugepaged;
 use early::EarlyKill;
 use lock_looks::{LockLooks, changes_locks};
 use order::CallOrders;
 use quire_arch::Platform;
-use quire_host::{HostPlatform, Machine, Vcpu};
+use quire_host::{Machine, Vcpu};
 use quire_mm::MemoryConfig;
 use quire_mm::memcg::MemcgId;
-use quire_mm::space::{Limits, Space};
+use quire_mm::space::Limits;
 use quire_trace::event::{Event, EventKind, ExitStatus, LostCause, TaskId, Window};
 use quire_trace::format::{TraceHeader, UseSource};
 use std::sync::Arc;
@@ -390,7 +391,7 @@ impl<'m> RunningReplay<'m> {
     }
 
     /// Makes `space` the one that a vCPU runs.
-    fn load(&self, cpu: usize, space: &Space<'_, HostPlatform>) {
+    fn load(&self, cpu: usize, space: &HostSpace<'_>) {
         self.vcpus[cpu].run(|| space.activate(&self.machine.memory().platform().pin()));
     }
 

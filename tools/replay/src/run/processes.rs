@@ -6,9 +6,10 @@ use crate::figures::{AllocatorFigures, ProcessReport};
 use crate::image;
 use crate::options::Audits;
 use crate::settings;
+use crate::space::HostSpace;
 use crate::task::{Task, can_be_made};
-use quire_host::{AccessError, HostPlatform};
-use quire_mm::space::{Error, FaultError, Limits, Space};
+use quire_host::AccessError;
+use quire_mm::space::{Error, FaultError, Limits};
 use quire_trace::event::{CloneFacts, Event, ExecImage, ExitStatus, Limit, LimitKind, Privileges, TaskId};
 use quire_trace::mix::mix;
 use std::rc::Rc;
@@ -175,7 +176,7 @@ impl RunningReplay<'_> {
 
     /// Adds the contents of a space to the digest of its process. A page that cannot be read any more
     /// is a finding.
-    pub(super) fn digest(&mut self, process: usize, space: &Space<'_, HostPlatform>) {
+    pub(super) fn digest(&mut self, process: usize, space: &HostSpace<'_>) {
         match digest::of(&self.vcpus[0], space) {
             Ok(digest) => {
                 let report = &mut self.processes[process].report;

@@ -9,10 +9,10 @@ use crate::mappings::{self, MappingLife};
 use crate::page_set::PageSet;
 use crate::pressure::SwapFigures;
 use crate::report::HeldMemory;
+use crate::space::HostSpace;
 use crate::task::{Task, Tasks};
 use quire_arch::PAGE_SHIFT;
-use quire_host::HostPlatform;
-use quire_mm::space::{Space, SpaceFigures, VmFlags};
+use quire_mm::space::{SpaceFigures, VmFlags};
 use quire_trace::event::{LinuxFigures, TaskId};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -105,7 +105,7 @@ impl RunningReplay<'_> {
     }
 
     /// `space` is now that of process number `process`.
-    pub(super) fn own(&mut self, space: Option<&Space<'_, HostPlatform>>, process: usize) {
+    pub(super) fn own(&mut self, space: Option<&HostSpace<'_>>, process: usize) {
         if let (Some(life), Some(space)) = (&mut self.life, space) {
             life.own(space.id(), process);
         }
@@ -179,7 +179,7 @@ impl RunningReplay<'_> {
 /// The address spaces of `tasks`, each once, with the first thread that uses it.
 pub(super) fn spaces<'t, 'm>(
     tasks: &'t Tasks<'m>,
-) -> impl Iterator<Item = (&'t Task<'m>, &'t Space<'m, HostPlatform>)> {
+) -> impl Iterator<Item = (&'t Task<'m>, &'t HostSpace<'m>)> {
     let mut seen = HashSet::new();
     let of = |task: &'t Task<'m>| task.space.as_ref().map(|space| (task, space));
     let each = tasks.all().map(|(_, task)| task).filter_map(of);

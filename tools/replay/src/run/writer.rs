@@ -3,9 +3,9 @@
 use crate::contents::{self, PAGE_BYTES};
 use crate::plan::Needs;
 use crate::sampled::page_id;
+use crate::space::HostSpace;
 use quire_arch::VirtAddr;
-use quire_host::{HostPlatform, Program};
-use quire_mm::space::Space;
+use quire_host::Program;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Writer {
     /// Writes the page of `addr` as a program in address space `number` at event `event`.
     pub(super) fn fill(
         &mut self,
-        program: &Program<'_, Space<'_, HostPlatform>>,
+        program: &Program<'_, HostSpace<'_>>,
         number: usize,
         addr: u64,
         event: u64,
