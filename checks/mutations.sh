@@ -8,7 +8,7 @@
 #     checks/mutations.sh --table            the results that are there, as a table for docs/
 #
 # Each is looked for where its `First:` line says, then by `quire diff`, then by the tests, then by the models. Ends
-# with 0 if at most one of the results is that nothing found it. The copy and its build stay in
+# with 0 if at most one was found by nothing or does not build. The copy and its build stay in
 # ${TMPDIR:-target}/quire-mutations for the next run; the logs of what found each lie there too, and results/, a file for
 # each: remove one to look again. A result is of the commit that it names, and counts until the change
 # of its patch is another. All else of the checkout is only read.
@@ -23,6 +23,9 @@ DIFF_SECONDS=60 TEST_SECONDS=900 MODEL_SECONDS=1500
 DIFF_OPS=30000
 # The crates whose tests are asked first.
 CRATES=(quire-file quire-pagetable quire-vma quire-thp quire-pageout quire-fault quire-space quire-vma-tree quire-frame quire-slab quire-host quire-diff quire-sync quire-arch quire-mm)
+
+# Results that a bug may have beside what found it.
+not_found="NOT FOUND" no_build="does not build"
 
 say() {
     printf 'mutations: %s\n' "$*" >&2
@@ -64,7 +67,10 @@ run() {
     timeout --kill-after=10 "$seconds" "$@" > "$log" 2>&1 < /dev/null || code=$?
     ((code == 0)) && return
     # The models are built where they run.
-    ! grep -q '^error: could not compile' "$log" || die "$name: does not build"
+    if grep -q '^error: could not compile' "$log"; then
+        found=$no_build
+        return 1
+    fi
     test=$(grep -m1 -oaP "^test \K\S+(?= .*FAILED$)|^\S+(?= --- FAILED$)|^thread '\K[\w:]+(?=' .*panicked)" "$log" || true)
     found=$what${test:+ ($test)}
     if ((code == 124 || code == 137)); then
@@ -76,13 +82,14 @@ run() {
 build() {
     cargo "$@" > "$log" 2>&1 || {
         tail -40 "$log" >&2
-        die "$name: does not build"
+        found=$no_build
+        return 1
     }
 }
 
 by_diff() {
     what="quire diff"
-    build build --quiet --locked -p quire-cli
+    build build --quiet --locked -p quire-cli || return 1
     local seed=0 end=$((SECONDS + DIFF_SECONDS))
     while ((SECONDS < end && ++seed)); do
         run $((2 * DIFF_SECONDS)) "$CARGO_TARGET_DIR/debug/quire" diff --seed "$seed" --ops "$DIFF_OPS" \
@@ -100,7 +107,7 @@ by_test() {
         unset 'words[-1]'
     fi
     [[ ${words[*]} == *" --"* ]] || words+=(--lib --tests)
-    build test --quiet --locked --no-run "${words[@]}"
+    build test --quiet --locked --no-run "${words[@]}" || return 1
     run "$TEST_SECONDS" cargo test --locked "${words[@]}" -- "${filter[@]}"
 }
 
@@ -241,7 +248,7 @@ for name in "${names[@]}"; do
     # Undone also where the search is broken off.
     trap 'git apply -R "$patches/$name.patch"' EXIT
     if search "$(sed -n 's/^First: //p' "$patches/$name.patch")"; then
-        found="NOT FOUND"
+        found=$not_found
     fi
     git apply -R "$patches/$name.patch"
     trap - EXIT
@@ -263,7 +270,7 @@ for patch in "$patches"/*.patch; do
     file=$(result "$name") || continue
     found=$(of_result "$file" found)
     looked=$((looked + 1))
-    [[ $found != "NOT FOUND" ]] || missed=$((missed + 1))
+    [[ $found != "$not_found" && $found != "$no_build" ]] || missed=$((missed + 1))
     # shellcheck disable=SC2059
     printf "$line" "$name" "$(of_result "$file" seconds)" "$found"
 done
