@@ -17,8 +17,7 @@ use crate::step::Step;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};
 use quire_memcg::OverLimit;
-use quire_pagetable::page_of;
-use quire_pagetable::{FlushCause, Gather, LockedTable, Tables, Unmapper};
+use quire_pagetable::{FlushCause, Gather, LockedTable, Tables, Unmapper, page_of};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 use quire_vma::{VmFlags, VmaSnapshot};
@@ -34,19 +33,26 @@ pub(crate) fn charge_new<P: Platform>(
     tables.memory().memcgs().programs().charge_new(pin, &tables.space().membership, head, order)
 }
 
-/// A page to which a fault holds a reference while no lock is held, so that it is not reused meanwhile. A
-/// held folio is not split.
+/// A reference to a page, which is not reused while no lock is held. A held folio is not split.
+/// [`copy_on_write`] drops the reference; else the caller does.
+#[must_use = "nothing else drops the reference"]
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldPage {
     pfn: Pfn,
     head: Pfn,
     order: Order,
 }
 
-impl Held {
-    /// The first frame of its folio.
+impl HeldPage {
+    /// The first frame of its folio, to which the reference is.
+    #[inline]
     pub fn head(&self) -> Pfn {
         self.head
+    }
+
+    /// Drops the reference with what `gather` frees.
+    fn put<P: Platform>(self, gather: &mut Gather<'_, P>) {
+        gather.put(self.head, self.order);
     }
 }
 
@@ -139,10 +145,10 @@ pub(crate) fn is_pinned_and_cached<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn
 
 /// Takes a reference to the page `pfn`, which an entry of a locked table maps. `None` if the refcount would
 /// overflow: the access is retried.
-pub fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held> {
+pub fn hold_page<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<HeldPage> {
     let folio = tables.memory().frames().folios().lock_head(pfn);
     let held = folio.folio().frame().get(1);
-    held.then(|| Held { pfn, head: folio.folio().head(), order: folio.folio().order() })
+    held.then(|| HeldPage { pfn, head: folio.folio().head(), order: folio.folio().order() })
 }
 
 /// Gives the program a copy of a page of its own in the place of `held`, which entry `index` of `table` maps.
@@ -151,14 +157,14 @@ pub fn hold<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> Option<Held> {
 #[cfg_attr(debug_assertions, track_caller)]
 pub fn copy_on_write<P: Platform>(
     tables: &Tables<'_, P>,
-    held: &Held,
+    held: HeldPage,
     (table, index): (Pfn, usize),
     vma: &VmaSnapshot,
     addr: VirtAddr,
 ) -> Result<Step, Refusal> {
     let mut unmapper = Unmapper::new(*tables, FlushCause::CopyOnWrite);
-    let result = replace_by_copy(tables, held, (table, index), vma, addr, unmapper.gather());
-    unmapper.gather().put(held.head, held.order);
+    let result = replace_by_copy(tables, &held, (table, index), vma, addr, unmapper.gather());
+    held.put(unmapper.gather());
     unmapper.finish();
     result
 }
@@ -166,7 +172,7 @@ pub fn copy_on_write<P: Platform>(
 #[cfg_attr(debug_assertions, track_caller)]
 fn replace_by_copy<P: Platform>(
     tables: &Tables<'_, P>,
-    held: &Held,
+    held: &HeldPage,
     (table, index): (Pfn, usize),
     vma: &VmaSnapshot,
     addr: VirtAddr,
@@ -206,7 +212,7 @@ fn replace_by_copy<P: Platform>(
 /// one that was copied and no device has it.
 fn take_old_page<P: Platform>(
     tables: &Tables<'_, P>,
-    held: &Held,
+    held: &HeldPage,
     locked: &LockedTable<'_, P>,
     index: usize,
     vma: &VmaSnapshot,

@@ -1,7 +1,7 @@
 //! Attempts at a fault.
 //!
-//! An attempt looks the VMA up under the epoch and takes the VMA's own lock, or is made under the mmap lock. It
-//! finds or makes the tables, gets a page, and installs it under the table's lock.
+//! An attempt looks the VMA up under the epoch and takes the VMA's own lock, or is made under the mmap lock.
+//! It finds or makes the tables, gets a page, and installs it under the table's lock.
 
 mod read_ahead;
 
@@ -25,7 +25,7 @@ pub struct Faults<'s, P: Platform> {
 }
 
 impl<'s, P: Platform> Faults<'s, P> {
-    /// Those of the space of `core`, on the machine of `thp`.
+    /// Those of the space of `core`, which is one of the machine of `thp`.
     #[inline]
     pub fn new(thp: Thp<'s, P>, core: &'s SpaceCore) -> Self {
         Self { thp, core }
@@ -54,7 +54,7 @@ impl<'s, P: Platform> Faults<'s, P> {
         let memory = self.memory();
         let pin = memory.platform().pin();
         memory.frames().events().add(&pin, VmEvent::Pgfault, counted);
-        // To the end: the lock of the VMA keeps neither its tables nor itself.
+        // To the end: the lock of the VMA does not keep its tables, and its release still uses the VMA.
         let epoch = memory.frames().epoch().enter(&pin);
         let memcg = self.core.memcg();
         memory.memcgs().counters().add_stat(&pin, memcg, MemcgStat::Pgfault, counted as i64);
@@ -65,13 +65,16 @@ impl<'s, P: Platform> Faults<'s, P> {
         }
     }
 
-    /// One attempt at a fault in `vma`, which gets an anon_vma if it needs one. The mmap lock is held in some
-    /// way.
+    /// One attempt at a fault in `vma`, which gets an anon_vma if it needs one.
     ///
     /// # Errors
     ///
     /// What prevents it.
-    pub fn attempt_in(
+    ///
+    /// # Safety
+    ///
+    /// `vma` is in the tree of the space, whose mmap lock is held in some way until this returns.
+    pub unsafe fn attempt_in(
         &self,
         vma: &Vma,
         addr: VirtAddr,
@@ -85,7 +88,8 @@ impl<'s, P: Platform> Faults<'s, P> {
                 self.resolve(&pin, vma, addr, access, swapped)
             };
             match resolved {
-                Err(Refusal::NeedsAnonVma) => self.give_anon_vma(vma)?,
+                // SAFETY: the caller's promise.
+                Err(Refusal::NeedsAnonVma) => unsafe { self.give_anon_vma(vma) }?,
                 result => return result,
             }
         }
@@ -109,17 +113,21 @@ impl<'s, P: Platform> Faults<'s, P> {
     }
 
     /// Gives `vma` the anon_vma of its private pages: a neighbour's if the two could be one VMA but for their
-    /// permissions, else a new one. The mmap lock is held in some way, and the caller is not pinned.
+    /// permissions, else a new one. The caller is not pinned.
     ///
     /// # Errors
     ///
     /// When there is no memory for it.
-    pub fn give_anon_vma(&self, vma: &Vma) -> Result<(), AllocError> {
+    ///
+    /// # Safety
+    ///
+    /// `vma` is in the tree of the space, whose mmap lock is held in some way until this returns.
+    pub unsafe fn give_anon_vma(&self, vma: &Vma) -> Result<(), AllocError> {
         let snapshot = vma.snapshot();
         if snapshot.anon.is_some() {
             return Ok(());
         }
-        // SAFETY: the mmap lock is held. If a section has it, it changes nothing meanwhile.
+        // SAFETY: the caller's promise. If a writer has the lock, it changes nothing meanwhile.
         let view = unsafe { self.core.vmas.view() };
         let neighbours = [
             view.first_ending_after(snapshot.range.end()),

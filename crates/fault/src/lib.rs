@@ -1,8 +1,8 @@
 //! Page faults: what one attempt at a fault does.
 //!
-//! An attempt finds a page, or makes one, and maps it; or it says what is missing ([`Refusal`]). What frees memory
-//! then, takes the mmap lock or lets a stack grow is above, and makes the next attempt. docs/space.md describes faults,
-//! docs/swap.md the swap cache, through which all swap-ins go.
+//! An attempt finds a page, or makes one, and maps it; or it says what is missing ([`Refusal`]). What frees
+//! memory then, takes the mmap lock or lets a stack grow is above, and makes the next attempt. docs/space.md
+//! describes faults, docs/swap.md the swap cache, through which all swap-ins go.
 //!
 //! # Modules, lowest first
 //!
@@ -35,7 +35,7 @@ mod swapped_in;
 mod vm_fault;
 mod vma_hold;
 
-pub use cow::{Held, copy_on_write, hold, is_own, must_copy};
+pub use cow::{HeldPage, copy_on_write, hold_page, is_own, must_copy};
 pub use error::{FaultError, Need, Refusal, SwapInError, Swapped};
 pub use faults::Faults;
 pub use step::Step;

@@ -4,7 +4,7 @@
 //! the lock. A new page of private memory is part of a folio as large as the policy, the mapping and the
 //! empty entries allow; if memory is short the folio is smaller.
 
-use crate::cow::{charge_new, copy_on_write, hold, is_pinned_and_cached, must_copy};
+use crate::cow::{charge_new, copy_on_write, hold_page, is_pinned_and_cached, must_copy};
 use crate::error::{FaultError, Refusal};
 use crate::step::Step;
 use crate::vm_fault::VmFault;
@@ -148,8 +148,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
         }
     }
 
-    /// Makes the access possible through `table`. [`Step::LookAgain`] where it is dead: there is another, or none,
-    /// by now.
+    /// Makes the access possible through `table`. [`Step::LookAgain`] where it is dead: there is another, or
+    /// none, by now.
     fn resolve_in_table(&self, table: Pfn) -> Result<Step, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let index = P::Paging::index(fault.addr, Level::PTE);
@@ -223,10 +223,10 @@ impl<P: Platform> Resolver<'_, '_, P> {
             // The thread that pages it out fails because of the pin, and puts the folio back.
             return Ok(Step::LookAgain);
         }
-        let held = hold(&tables, leaf.pfn);
+        let held = hold_page(&tables, leaf.pfn);
         drop(locked);
         match held {
-            Some(held) => copy_on_write(&tables, &held, (table, index), fault.vma, fault.addr),
+            Some(held) => copy_on_write(&tables, held, (table, index), fault.vma, fault.addr),
             None => Ok(Step::Done),
         }
     }
@@ -361,8 +361,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
         Ok(())
     }
 
-    /// Makes the access possible to what a large leaf maps. [`Step::LookAgain`] if the leaf is gone, or was split,
-    /// since a write needs a copy of one page.
+    /// Makes the access possible to what a large leaf maps. [`Step::LookAgain`] if the leaf is gone, or was
+    /// split, since a write needs a copy of one page.
     fn resolve_huge(&self, slot: HugeSlot) -> Result<Step, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let zero = {

@@ -35,7 +35,7 @@ impl<'s, P: Platform> VmaHold<'s, P> {
     pub(crate) fn find(
         platform: &'s P,
         core: &'s SpaceCore,
-        epoch: &EpochGuard<'_>,
+        epoch: &'s EpochGuard<'_>,
         addr: VirtAddr,
     ) -> Option<Self> {
         match Self::look(platform, core, epoch, addr) {
@@ -56,7 +56,7 @@ impl<'s, P: Platform> VmaHold<'s, P> {
     fn look_again(
         platform: &'s P,
         core: &'s SpaceCore,
-        epoch: &EpochGuard<'_>,
+        epoch: &'s EpochGuard<'_>,
         addr: VirtAddr,
         mut missed: LookupMiss,
     ) -> Option<Self> {
@@ -76,7 +76,7 @@ impl<'s, P: Platform> VmaHold<'s, P> {
     fn look(
         platform: &'s P,
         core: &'s SpaceCore,
-        epoch: &EpochGuard<'_>,
+        epoch: &'s EpochGuard<'_>,
         addr: VirtAddr,
     ) -> Result<Self, LookupMiss> {
         // SAFETY: nodes are retired through the epoch of the page-frame allocator, which the guards of this

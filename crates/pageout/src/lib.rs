@@ -5,8 +5,8 @@
 //! # Modules, lowest first
 //!
 //! - `referenced`: whether a folio was referenced or mlocked through its mappings.
-//! - `unmap`: taking a folio out of every table that maps it.
 //! - `unmap_batch`: the spaces that folios were taken out of, whose TLBs are flushed together.
+//! - `unmap`: taking a folio out of every table that maps it.
 //! - `mlock`: mlocked pages on the LRU lists.
 //! - `madvise`: MADV_COLD, MADV_PAGEOUT, MADV_FREE.
 
@@ -24,5 +24,5 @@ mod unmap_batch;
 pub use madvise::{Ageing, Cold, LazyFree};
 pub use mlock::set_mlocked;
 pub use referenced::{LockFound, Referenced, referenced};
-pub use unmap::Unmapped;
+pub use unmap::{Unmapped, unmap_to_discard, unmap_to_swap};
 pub use unmap_batch::UnmapBatch;

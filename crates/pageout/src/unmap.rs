@@ -12,6 +12,7 @@
 //! A page that a device may be writing to is not unmapped: its pins are checked after the entry is cleared,
 //! and a fence. A fast pin that came before is seen there, one that comes after sees that the entry changed.
 
+use crate::unmap_batch::{PteReplacement, UnmapBatch};
 use core::cell::Cell;
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtRange};
@@ -22,7 +23,7 @@ use quire_pagetable::{
 };
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
-use quire_vma::{Mapped, Rmap, SpaceCore};
+use quire_vma::Mapped;
 
 /// Accessed and dirty bits of an entry that was cleared and is restored.
 const USED: LeafFlags = LeafFlags::ACCESSED.union(LeafFlags::DIRTY);
@@ -42,15 +43,6 @@ pub enum Unmapped {
     Busy,
 }
 
-/// What an unmapped page leaves in its entry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum PteReplacement {
-    /// A swap entry; the slot of the folio's first page.
-    Swap(SlotId),
-    /// Nothing.
-    Nothing,
-}
-
 /// One folio that is being unmapped.
 struct Job {
     head: Pfn,
@@ -60,31 +52,34 @@ struct Job {
     in_part: Cell<bool>,
 }
 
-/// Collects what an unmapping leaves to be flushed and freed. Called with the root lock held shared, and the
-/// locks of the table and of the folio: no handle of a space may be dropped.
-pub(crate) trait UnmapSink {
-    /// Translations of `range` in `space` may be cached, where `replacement` was left.
-    fn add_stale(&mut self, space: &SpaceCore, range: VirtRange, replacement: PteReplacement);
+/// Unmaps the folio at `head`, which is in the swap cache: each entry names its slot from then on. The caller
+/// has the folio lock and a reference, and flushes `batch` before it releases the lock.
+pub fn unmap_to_swap<P: Platform>(batch: &mut UnmapBatch<'_, P>, head: Pfn) -> Unmapped {
+    let slot = SlotId::from_raw(batch.rmap().memory().frames().known(head).as_folio().slot());
+    unmap_folio(batch, head, PteReplacement::Swap(slot))
+}
 
-    /// The table that covers `range` in `space` may be empty.
-    fn add_emptied(&mut self, space: &SpaceCore, range: VirtRange);
+/// Unmaps the lazily freed folio at `head`. If it was written to again, it stays. Otherwise as
+/// [`unmap_to_swap`].
+pub fn unmap_to_discard<P: Platform>(batch: &mut UnmapBatch<'_, P>, head: Pfn) -> Unmapped {
+    unmap_folio(batch, head, PteReplacement::Nothing)
 }
 
 /// Unmaps the folio at `head`, with `replacement` in place of its pages. The caller has the folio lock and a
-/// reference, and flushes what `sink` collects before it releases the lock. With
-/// [`Nothing`](PteReplacement::Nothing) a page that was written to stays.
-pub(crate) fn unmap_folio<P: Platform>(
-    rmap: Rmap<'_, P>,
+/// reference, and flushes `batch` before it releases the lock. With [`Nothing`](PteReplacement::Nothing) a
+/// page that was written to stays.
+fn unmap_folio<P: Platform>(
+    batch: &mut UnmapBatch<'_, P>,
     head: Pfn,
     replacement: PteReplacement,
-    sink: &mut impl UnmapSink,
 ) -> Unmapped {
+    let rmap = batch.rmap();
     let frames = rmap.memory().frames();
     let frame = frames.known(head);
     let order = frames.folio(head).order();
     let job = Job { head, order, replacement, in_part: Cell::new(false) };
     let walked = rmap.try_hold(head, |mappings| {
-        mappings.walk(|mapped| Unmap { mapped, job: &job, sink: &mut *sink }.unmap_mapping(mapped.range))
+        mappings.walk(|mapped| Unmap { mapped, job: &job, batch: &mut *batch }.unmap_mapping(mapped.range))
     });
     let unmapped = match walked {
         Some(ControlFlow::Break(why)) => why,
@@ -99,13 +94,13 @@ pub(crate) fn unmap_folio<P: Platform>(
 }
 
 /// The unmapping of a folio from one mapping.
-struct Unmap<'a, P: Platform, S> {
+struct Unmap<'a, 's, P: Platform> {
     mapped: &'a Mapped<'a, P>,
     job: &'a Job,
-    sink: &'a mut S,
+    batch: &'a mut UnmapBatch<'s, P>,
 }
 
-impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
+impl<'a, P: Platform> Unmap<'a, '_, P> {
     fn tables(&self) -> Tables<'a, P> {
         self.mapped.tables
     }
@@ -195,7 +190,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             frame.set_flags(FrameFlags::DIRTY);
         }
         // Before the entries can be seen: a thread that clears them finds that a flush is missing.
-        self.sink.add_stale(self.mapped.space, range, self.job.replacement);
+        self.batch.add_stale(self.mapped.space, range, self.job.replacement);
         tables.space().residency.swapped_out(u64::from(pages));
         tables.space().residency.pages_unmapped(Residency::of(folio.folio().kind(), u64::from(pages)));
         HugeLeaves::new(&tables).uncount_whole_map(&pin, self.job.head);
@@ -242,7 +237,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             };
         }
         if locked.is_empty() {
-            self.sink.add_emptied(self.mapped.space, part);
+            self.batch.add_emptied(self.mapped.space, part);
         }
         ControlFlow::Continue(())
     }
@@ -296,7 +291,7 @@ impl<'a, P: Platform, S: UnmapSink> Unmap<'a, P, S> {
             self.job.in_part.set(true);
         }
         // Before the count falls: a thread that finds the table empty finds that a flush is missing.
-        self.sink.add_stale(self.mapped.space, run.range, self.job.replacement);
+        self.batch.add_stale(self.mapped.space, run.range, self.job.replacement);
         if self.job.replacement == PteReplacement::Nothing {
             locked.count_taken(run.pages);
         } else {

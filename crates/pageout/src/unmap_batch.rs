@@ -1,22 +1,29 @@
 //! Spaces from which reclaim unmaps folios: their TLB flush is deferred, so that one covers several folios.
 
-use crate::unmap::{PteReplacement, UnmapSink, Unmapped, unmap_folio};
 use arrayvec::ArrayVec;
 use core::fmt;
-use core::ptr::{self, NonNull};
-use quire_arch::{Level, PagingFormat, Pfn, Platform, VirtRange};
+use core::ptr;
+use quire_arch::{Level, PagingFormat, Platform, VirtRange};
 use quire_pagetable::{FlushCause, FreeableRange, MemoryCore, Tables, Unmapper};
 use quire_swap::SlotId;
-use quire_vma::{Exits, Rmap, SpaceCore, SpaceHold};
+use quire_vma::{Rmap, SpaceCore, SpaceHold};
 
 /// Spaces whose flush is deferred together.
 const SPACES: usize = 8;
+
+/// What an unmapped page leaves in its entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PteReplacement {
+    /// A swap entry; the slot of the folio's first page.
+    Swap(SlotId),
+    /// Nothing.
+    Nothing,
+}
 
 /// Spaces from which folios were unmapped, with TLB flushes pending.
 #[must_use = "what was unmapped is in use until the batch is flushed"]
 pub struct UnmapBatch<'s, P: Platform> {
     rmap: Rmap<'s, P>,
-    exits: &'s Exits,
     stale: ArrayVec<Stale<'s>, SPACES>,
     /// Ranges of one table each that were left empty.
     emptied: ArrayVec<(SpaceHold<'s>, VirtRange), SPACES>,
@@ -31,29 +38,62 @@ struct Stale<'s> {
 }
 
 impl<'s, P: Platform> UnmapBatch<'s, P> {
-    /// An empty batch, of the machine that both belong to.
-    pub fn new(rmap: Rmap<'s, P>, exits: &'s Exits) -> Self {
-        Self { rmap, exits, stale: ArrayVec::new_const(), emptied: ArrayVec::new_const() }
+    /// An empty batch.
+    pub fn new(rmap: Rmap<'s, P>) -> Self {
+        Self { rmap, stale: ArrayVec::new_const(), emptied: ArrayVec::new_const() }
     }
 
-    /// Unmaps the folio at `head`, which is in the swap cache: each entry names its slot from then on. The
-    /// caller has the folio lock and a reference, and flushes before it releases the lock.
-    pub fn unmap_to_swap(&mut self, head: Pfn) -> Unmapped {
-        let slot = SlotId::from_raw(self.rmap.memory().frames().known(head).as_folio().slot());
-        unmap_folio(self.rmap, head, PteReplacement::Swap(slot), self)
+    /// The rmap of the machine.
+    pub(crate) fn rmap(&self) -> Rmap<'s, P> {
+        self.rmap
     }
 
-    /// Unmaps the lazily freed folio at `head`. If it was written to again, it stays. Otherwise as
-    /// [`unmap_to_swap`](Self::unmap_to_swap).
-    pub fn unmap_to_discard(&mut self, head: Pfn) -> Unmapped {
-        unmap_folio(self.rmap, head, PteReplacement::Nothing, self)
+    /// A handle to a space that the rmap led to.
+    fn try_hold(&self, core: &SpaceCore) -> Option<SpaceHold<'s>> {
+        // SAFETY: it is the core of a space of this machine, which is freed when it has no handle.
+        unsafe { SpaceHold::try_new(core, self.rmap.exits()) }
     }
 
-    /// The handle to a space of this machine that the core counts already.
-    fn counted_hold(&self, core: &SpaceCore) -> SpaceHold<'s> {
-        // SAFETY: the rmap led to it, so it is the core of a space of this machine, which has handles until it
-        // exits.
-        unsafe { SpaceHold::adopt(NonNull::from(core), self.exits) }
+    /// Translations of `range` in the space may be cached, where `replacement` was left. The root lock is
+    /// held shared, and the locks of the table and of the folio: no handle of a space may be dropped.
+    pub(crate) fn add_stale(&mut self, core: &SpaceCore, range: VirtRange, replacement: PteReplacement) {
+        let pageouts = &core.tables.pageouts;
+        let at = match self.stale.iter().position(|stale| ptr::eq(stale.space.core(), core)) {
+            Some(at) => {
+                let noted = &mut self.stale[at].range;
+                *noted = VirtRange::new(noted.start().min(range.start()), noted.end().max(range.end()));
+                at
+            }
+            None if self.stale.is_full() => {
+                let memory = self.rmap.memory();
+                let pin = memory.platform().pin();
+                core.tables.flush(memory.frames(), &pin, range, FlushCause::PageOut);
+                return;
+            }
+            None => {
+                // If the space exits no CPU runs it, and the next space with its tag flushes first.
+                let Some(space) = self.try_hold(core) else { return };
+                pageouts.begin();
+                self.stale.push(Stale { space, range, discarded: false });
+                self.stale.len() - 1
+            }
+        };
+        if replacement == PteReplacement::Nothing && !self.stale[at].discarded {
+            self.stale[at].discarded = true;
+            pageouts.begin_discard();
+        }
+    }
+
+    /// The table that covers `range` in the space may be empty. Called as [`add_stale`](Self::add_stale) is.
+    pub(crate) fn add_emptied(&mut self, core: &SpaceCore, range: VirtRange) {
+        let table = P::Paging::table_range(range.start(), Level::PTE);
+        let noted = self.emptied.iter().any(|(space, at)| ptr::eq(space.core(), core) && *at == table);
+        if !noted
+            && !self.emptied.is_full()
+            && let Some(space) = self.try_hold(core)
+        {
+            self.emptied.push((space, table));
+        }
     }
 
     /// Flushes: what was unmapped through this batch is in no TLB. The caller holds no locks but folio locks,
@@ -74,8 +114,8 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
     }
 }
 
-/// Frees the table that covers `range` if it is empty, unless another thread is changing mappings: then the next
-/// call on this range finds the table.
+/// Frees the table that covers `range` if it is empty, unless another thread is changing mappings: then the
+/// next call on this range finds the table.
 #[inline(never)]
 fn free_emptied<P: Platform>(memory: &MemoryCore<P>, core: &SpaceCore, range: VirtRange) {
     // No VMA is locked, so the lock's holder has no section of the lock sequence to end.
@@ -83,45 +123,6 @@ fn free_emptied<P: Platform>(memory: &MemoryCore<P>, core: &SpaceCore, range: Vi
     let mut unmapper = Unmapper::new(Tables::new(memory, &core.tables), FlushCause::PageOut);
     unmapper.free_empty(range, FreeableRange(range));
     unmapper.finish();
-}
-
-impl<P: Platform> UnmapSink for UnmapBatch<'_, P> {
-    fn add_stale(&mut self, core: &SpaceCore, range: VirtRange, replacement: PteReplacement) {
-        let pageouts = &core.tables.pageouts;
-        let at = match self.stale.iter().position(|stale| ptr::eq(stale.space.core(), core)) {
-            Some(at) => {
-                let noted = &mut self.stale[at].range;
-                *noted = VirtRange::new(noted.start().min(range.start()), noted.end().max(range.end()));
-                at
-            }
-            None if self.stale.is_full() => {
-                let memory = self.rmap.memory();
-                let pin = memory.platform().pin();
-                core.tables.flush(memory.frames(), &pin, range, FlushCause::PageOut);
-                return;
-            }
-            None if core.try_hold() => {
-                pageouts.begin();
-                let space = self.counted_hold(core);
-                self.stale.push(Stale { space, range, discarded: false });
-                self.stale.len() - 1
-            }
-            // The space exits: no CPU runs it, and the next space with its tag flushes first.
-            None => return,
-        };
-        if replacement == PteReplacement::Nothing && !self.stale[at].discarded {
-            self.stale[at].discarded = true;
-            pageouts.begin_discard();
-        }
-    }
-
-    fn add_emptied(&mut self, core: &SpaceCore, range: VirtRange) {
-        let table = P::Paging::table_range(range.start(), Level::PTE);
-        let noted = self.emptied.iter().any(|(space, at)| ptr::eq(space.core(), core) && *at == table);
-        if !noted && !self.emptied.is_full() && core.try_hold() {
-            self.emptied.push((self.counted_hold(core), table));
-        }
-    }
 }
 
 impl<P: Platform> Drop for UnmapBatch<'_, P> {

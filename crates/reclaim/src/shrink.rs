@@ -10,7 +10,7 @@ use quire_frame::{
     FolioCounter, FolioGuard, Frame, FrameChain, FrameFlags, FrameState, HeldParts, Kind, VmEvent,
 };
 use quire_memcg::{LruList, MemcgId, MemcgStat};
-use quire_pageout::{LockFound, UnmapBatch, Unmapped, referenced};
+use quire_pageout::{LockFound, UnmapBatch, Unmapped, referenced, unmap_to_discard, unmap_to_swap};
 use quire_space::Spaces;
 use quire_swap::{IoState, NoSlots, Shadow};
 
@@ -68,7 +68,7 @@ struct Ready<'s, P: Platform> {
 /// Pages out those of `folios` that it can, and puts the others back on their lists. Returns the pages freed.
 pub(crate) fn shrink<P: Platform>(spaces: &Spaces<P>, folios: &mut Isolated, pressure: Pressure) -> u64 {
     let mut ready: ArrayVec<Ready<'_, P>, BATCH> = ArrayVec::new();
-    let mut batch = UnmapBatch::new(spaces.rmap(), spaces.exits());
+    let mut batch = UnmapBatch::new(spaces.rmap());
     let mut parts = HeldParts::new();
     let mut freed = 0;
     for head in folios.drain(..) {
@@ -177,12 +177,12 @@ fn unmap<'s, P: Platform>(
     let discarded = flags & (FrameFlags::LAZY_FREE | FrameFlags::SWAP_CACHE) == FrameFlags::LAZY_FREE
         && !flags.contains(FrameFlags::DIRTY);
     let unmapped = if discarded {
-        batch.unmap_to_discard(head)
+        unmap_to_discard(batch, head)
     } else {
         if !flags.contains(FrameFlags::SWAP_CACHE) {
             give_slots(spaces, head, may_wait, (freed, parts))?;
         }
-        batch.unmap_to_swap(head)
+        unmap_to_swap(batch, head)
     };
     let fate = match unmapped {
         Unmapped::All => return Ok(Ready { head, guard }),

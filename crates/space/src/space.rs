@@ -242,7 +242,8 @@ impl<P: Platform> Clone for Space<'_, P> {
 
 impl<P: Platform> Drop for Space<'_, P> {
     fn drop(&mut self) {
-        if self.core().let_go() {
+        // SAFETY: this is a handle, and is not used after.
+        if unsafe { self.core().let_go() } {
             // SAFETY: the last handle.
             unsafe { exit(self.spaces, self.core) };
         }

@@ -39,7 +39,7 @@ use quire_swap::Swap;
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU64, Ordering};
 use quire_thp::{HugeConfig, HugeControls, Thp, ThpState};
-use quire_vma::{Exits, Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
+use quire_vma::{Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
 use quire_vma_tree::tree::{Node, NodeStore, OutOfNodes};
 use reclaims::Reclaims;
 
@@ -92,7 +92,6 @@ pub struct Spaces<P: Platform> {
     oom: OomAction,
     oom_turns: OomTurns,
     reclaims: Reclaims,
-    exits: Exits,
     /// Killed programs that have not exited.
     killed: AtomicU64,
     next_space: AtomicU64,
@@ -138,7 +137,6 @@ impl<P: Platform> Spaces<P> {
             oom,
             oom_turns: OomTurns::new(),
             reclaims: Reclaims::new(),
-            exits: Exits::new(),
             killed: AtomicU64::new(0),
             next_space: AtomicU64::new(1),
             next_number: AtomicU64::new(1),
@@ -216,12 +214,6 @@ impl<P: Platform> Spaces<P> {
     #[inline]
     pub fn zero_page(&self) -> Pfn {
         self.memory.zero_page()
-    }
-
-    /// The spaces whose last handle was one of reclaim.
-    #[inline]
-    pub fn exits(&self) -> &Exits {
-        &self.exits
     }
 
     /// The space that each CPU runs.

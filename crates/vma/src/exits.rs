@@ -1,27 +1,21 @@
 //! Handles of reclaim to spaces, and the spaces whose last handle was one of these.
 //!
-//! An exit needs as much stack as the reclaim that it would happen in, and takes locks of its own. So such a space
-//! waits, and exits when reclaim has returned.
+//! An exit needs as much stack as the reclaim that it would happen in, and takes locks of its own. So such a
+//! space waits, and exits when reclaim has returned.
 
 use crate::space_core::SpaceCore;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use quire_sync::atomic::{AtomicPtr, Ordering};
 
-/// The spaces of a machine that are to exit, as a stack through [`SpaceCore::next_exit`]. All are taken at once, so
-/// none can come back beside a thread that takes one.
+/// The spaces of a machine that are to exit, as a stack through [`SpaceCore::next_exit`]. All are taken at
+/// once, so none can come back beside a thread that takes one.
 #[derive(Debug)]
 pub struct Exits(AtomicPtr<SpaceCore>);
 
-impl Default for Exits {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Exits {
     /// None.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()))
     }
 
@@ -54,18 +48,33 @@ impl Exits {
     }
 }
 
-/// A handle of reclaim to a space. If it is the last one, the space is left to [`Exits`].
+/// A handle of reclaim to the core of a space. The last one leaves the space to [`Exits`].
 pub struct SpaceHold<'s> {
     core: NonNull<SpaceCore>,
     exits: &'s Exits,
 }
 
+// SAFETY: it is a counted reference to a core, which is `Sync`, and may be dropped by any thread.
+unsafe impl Send for SpaceHold<'_> {}
+// SAFETY: through a shared reference it gives out the core, which is `Sync`.
+unsafe impl Sync for SpaceHold<'_> {}
+
 impl<'s> SpaceHold<'s> {
-    /// A handle that the core counts already ([`SpaceCore::try_hold`]).
+    /// One more handle to `core`, unless the last one is gone already.
     ///
     /// # Safety
     ///
     /// The core is freed only when it has no handle, and `exits` are those of its machine.
+    #[inline]
+    pub unsafe fn try_new(core: &SpaceCore, exits: &'s Exits) -> Option<Self> {
+        core.try_hold().then(|| Self { core: NonNull::from(core), exits })
+    }
+
+    /// A handle that the core counts already ([`SpaceCore::try_hold`]).
+    ///
+    /// # Safety
+    ///
+    /// As for [`try_new`](Self::try_new). And the caller has that handle, which passes to the new value.
     #[inline]
     pub unsafe fn adopt(core: NonNull<SpaceCore>, exits: &'s Exits) -> Self {
         Self { core, exits }
@@ -82,7 +91,8 @@ impl<'s> SpaceHold<'s> {
 impl Drop for SpaceHold<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.core().let_go() {
+        // SAFETY: this is a handle, and is not used after.
+        if unsafe { self.core().let_go() } {
             // SAFETY: it was the last handle.
             unsafe { self.exits.push(self.core) };
         }

@@ -1,5 +1,5 @@
-//! Why a command could not do its work, and the exit codes: 0 success, 1 the work found a failure, 2 wrong usage
-//! or input.
+//! Why a command could not do its work, and the exit codes: 0 success, 1 the work found a failure, 2 wrong
+//! usage or input.
 
 use quire_advise::AdviseError;
 use quire_output::FileError;

@@ -1,4 +1,5 @@
-//! Files of the kernel's that have a name and a number in each line, as `/proc/vmstat` and `memory.stat` have.
+//! Files of the kernel's that have a name and a number in each line, as `/proc/vmstat` and `memory.stat`
+//! have.
 
 /// The number of the line `NAME NUMBER`; zero of one that this kernel does not have.
 pub(crate) fn field(text: &str, name: &str) -> u64 {

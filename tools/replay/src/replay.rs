@@ -50,8 +50,8 @@ const MOST_RUNS: usize = 3;
 /// RAM up to this is backed by the host before the replay starts, so that the host's page faults are not
 /// taken for ours.
 const MOST_PREFAULTED: u64 = 1 << 30;
-/// RAM from this on is backed by large pages of the host. In a smaller machine whose pages have no bytes, what
-/// is used (the memory map, and tables) is less than what it costs to clear one.
+/// RAM from this on is backed by large pages of the host. In a smaller machine whose pages have no bytes,
+/// what is used (the memory map, and tables) is less than what it costs to clear one.
 const LEAST_IN_LARGE_PAGES: u64 = 128 << 20;
 /// A sample's part of the RAM that was asked for is at least so much.
 const LEAST_RAM: u64 = 16 << 20;

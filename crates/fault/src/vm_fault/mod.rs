@@ -30,23 +30,23 @@ pub struct VmFault<'f, P: Platform> {
 
 impl<P: Platform> VmFault<'_, P> {
     /// Whether it writes.
-    pub fn is_write(&self) -> bool {
+    pub(crate) fn is_write(&self) -> bool {
         self.access == Access::Write
     }
 
     /// Whether what it writes is private to the program.
-    pub fn is_private(&self) -> bool {
+    pub(crate) fn is_private(&self) -> bool {
         !self.vma.flags.contains(VmFlags::SHARED)
     }
 
     /// The attributes of a new page. They depend on the mapping and the access, not on the entry.
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         if self.is_write() && self.is_private() { Kind::Anonymous } else { Kind::File }
     }
 
     /// Whether the access to a page in this state needs new memory.
     #[inline]
-    pub fn needs_folio(&self, entry: Entry) -> bool {
+    pub(crate) fn needs_folio(&self, entry: Entry) -> bool {
         match entry {
             Entry::None => self.is_write() || !self.vma.backing.is_anonymous(),
             Entry::Leaf(leaf) => self.is_write() && leaf.flags.contains(LeafFlags::SPECIAL),
@@ -56,7 +56,7 @@ impl<P: Platform> VmFault<'_, P> {
 
     /// The permissions that the entry gets. More is allowed than before, so stale translations are harmless:
     /// they fault and find this entry. On a read, a page not known to be exclusive stays write-protected.
-    pub fn allowed(&self) -> LeafFlags {
+    pub(crate) fn allowed(&self) -> LeafFlags {
         let mut allowed = self.vma.flags.leaf_flags();
         if !self.is_write() && self.is_private() {
             allowed.remove(LeafFlags::WRITE);
@@ -67,7 +67,7 @@ impl<P: Platform> VmFault<'_, P> {
 
     /// The orders that a new folio for it may have, besides order 0.
     #[inline]
-    pub fn orders(&self) -> OrderSet {
+    pub(crate) fn orders(&self) -> OrderSet {
         if !self.huge.any_size(self.vma.flags) { OrderSet::EMPTY } else { self.large_orders() }
     }
 
@@ -82,7 +82,7 @@ impl<P: Platform> VmFault<'_, P> {
     }
 
     /// A request for a new large folio, with the effort that the policy allows.
-    pub fn large_request(&self, order: Order) -> AllocRequest {
+    pub(crate) fn large_request(&self, order: Order) -> AllocRequest {
         let request = AllocRequest::anonymous().kind(Kind::Anonymous).order(order);
         let effort = self.huge.policy().fault_effort(self.vma.flags);
         if effort.may_drain() { request } else { request.without_drain() }

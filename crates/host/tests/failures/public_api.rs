@@ -16,11 +16,22 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// Types of arguments that name something of another owner.
-const NAMES: [&str; 9] =
-    ["Pfn", "NonNull", "SlotId", "PageIo", "SlotPtr", "Location", "OwnerWord", "const", "mut_pointer"];
+const NAMES: [&str; 11] = [
+    "Pfn",
+    "NonNull",
+    "SlotId",
+    "PageIo",
+    "SlotPtr",
+    "Location",
+    "OwnerWord",
+    "const",
+    "mut_pointer",
+    "SpaceCore",
+    "HeldPage",
+];
 
 /// Types that have functions which trust their callers.
-const INTERNALS: [&str; 50] = [
+const INTERNALS: [&str; 56] = [
     "Frames",
     "FrameFolios",
     "FrameLimbo",
@@ -70,6 +81,12 @@ const INTERNALS: [&str; 50] = [
     "Faults",
     "SpaceCore",
     "Exits",
+    "SpaceHold",
+    "ReclaimHandle",
+    "UnmapBatch",
+    "Cold",
+    "LazyFree",
+    "VmFault",
     "MmapWriter",
 ];
 

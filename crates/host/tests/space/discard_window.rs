@@ -4,7 +4,7 @@
 
 use crate::common::*;
 use quire_frame::FolioGuard;
-use quire_pageout::{UnmapBatch, Unmapped};
+use quire_pageout::{UnmapBatch, Unmapped, unmap_to_discard, unmap_to_swap};
 
 /// The addresses of one table.
 const TABLE: VirtAddr = VirtAddr(GIB);
@@ -52,10 +52,10 @@ fn check_after(
         space.madvise(AT, PAGE, Advice::Free).unwrap();
         assert_eq!(program.read_u64(AT), Ok(1), "without the translation the test means nothing");
         let spaces = machine.memory().spaces();
-        let mut batch = UnmapBatch::new(spaces.rmap(), spaces.exits());
+        let mut batch = UnmapBatch::new(spaces.rmap());
         let before = first(&machine, &space, &mut batch);
         let (head, guard) = hold(&machine, &space, AT);
-        assert_eq!(batch.unmap_to_discard(head), Unmapped::All);
+        assert_eq!(unmap_to_discard(&mut batch, head), Unmapped::All);
         caller.run(|| calls(&machine, &caller, &space));
         assert_eq!(program.read_u64(AT), *expected, "in the window, with {used} pages used");
         batch.flush();
@@ -149,7 +149,7 @@ fn a_batch_that_pages_out_and_discards_is_known_to_do_both() {
         |machine, space, batch| {
             let (head, guard) = hold(machine, space, page(AT, 1));
             machine.memory().spaces().swap().allocator().add_folio(head, 0).unwrap();
-            assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
+            assert_eq!(unmap_to_swap(batch, head), Unmapped::All);
             Some((head, guard))
         },
         |_, cpu, space| write(cpu, space, AT, 9),

@@ -7,7 +7,7 @@
 
 use crate::common::*;
 use quire_frame::FolioGuard;
-use quire_pageout::{UnmapBatch, Unmapped};
+use quire_pageout::{UnmapBatch, Unmapped, unmap_to_discard, unmap_to_swap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -144,9 +144,9 @@ impl<'m> Changer<'_, 'm> {
             && match swapped {
                 true => {
                     spaces.swap().allocator().add_folio(head, 0).is_ok()
-                        && batch.unmap_to_swap(head) == Unmapped::All
+                        && unmap_to_swap(batch, head) == Unmapped::All
                 }
-                false => batch.unmap_to_discard(head) == Unmapped::All,
+                false => unmap_to_discard(batch, head) == Unmapped::All,
             };
         let Some(guard) = guard.filter(|_| unmapped) else {
             batch.flush();
@@ -173,7 +173,7 @@ impl<'m> Changer<'_, 'm> {
     /// Unmaps pages, makes calls, and flushes.
     fn window(&mut self) {
         let spaces = self.machine.memory().spaces();
-        let mut batch = UnmapBatch::new(spaces.rmap(), spaces.exits());
+        let mut batch = UnmapBatch::new(spaces.rmap());
         let mut out = Vec::new();
         let first = self.random.below(PAGES);
         let end = (first + 1 + self.random.below(3)).min(PAGES);

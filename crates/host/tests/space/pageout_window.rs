@@ -3,7 +3,7 @@
 //! it returns.
 
 use crate::common::*;
-use quire_pageout::{UnmapBatch, Unmapped};
+use quire_pageout::{UnmapBatch, Unmapped, unmap_to_swap};
 use quire_space::finish_exits;
 
 /// Calls `action` while the page at `addr` is unmapped, and not flushed yet. Then the page-out continues up
@@ -22,9 +22,9 @@ fn in_the_window<R>(
     let frame = spaces.frames().known(head);
     assert!(frame.try_get(), "the page is there");
     let guard = spaces.frames().folios().try_lock_folio(head).unwrap();
-    let mut batch: UnmapBatch<'_, HostPlatform> = UnmapBatch::new(spaces.rmap(), spaces.exits());
+    let mut batch: UnmapBatch<'_, HostPlatform> = UnmapBatch::new(spaces.rmap());
     spaces.swap().allocator().add_folio(head, 0).unwrap();
-    assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
+    assert_eq!(unmap_to_swap(&mut batch, head), Unmapped::All);
     let result = action();
     batch.flush();
     drop(guard);
@@ -146,9 +146,9 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
         let pinned = space.pin_page_fast(area, Access::Write).unwrap();
         let (spaces, head) = (machine.memory().spaces(), pinned.pfn());
         let guard = spaces.frames().folios().try_lock_folio(head).unwrap();
-        let mut batch = UnmapBatch::new(spaces.rmap(), spaces.exits());
+        let mut batch = UnmapBatch::new(spaces.rmap());
         spaces.swap().allocator().add_folio(head, 0).unwrap();
-        assert_eq!(batch.unmap_to_swap(head), Unmapped::Pinned);
+        assert_eq!(unmap_to_swap(&mut batch, head), Unmapped::Pinned);
         drop(pinned);
         let before = machine.memory().frames().events().sum(VmEvent::Pgfault);
         program.write_u64(area, 2).unwrap();
@@ -175,9 +175,9 @@ fn a_space_may_end_with_a_page_out_by_another() {
     let head = other.pin_page_fast(area, Access::Read).unwrap().pfn();
     assert!(spaces.frames().known(head).try_get(), "the page is there");
     let guard = spaces.frames().folios().try_lock_folio(head).unwrap();
-    let mut batch = UnmapBatch::new(spaces.rmap(), spaces.exits());
+    let mut batch = UnmapBatch::new(spaces.rmap());
     spaces.swap().allocator().add_folio(head, 0).unwrap();
-    assert_eq!(batch.unmap_to_swap(head), Unmapped::All);
+    assert_eq!(unmap_to_swap(&mut batch, head), Unmapped::All);
     drop(other);
     assert_eq!(spaces.count(), 2);
     own.mappings().while_held(|| {

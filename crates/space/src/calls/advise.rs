@@ -373,7 +373,8 @@ fn guard_part<'s, P: Platform>(
 ) -> Result<(), Error> {
     writer.lock_vma(vma);
     if vma.snapshot().backing.is_anonymous() {
-        writer.faults().give_anon_vma(vma)?;
+        // SAFETY: it was found in this section, which has the mmap lock.
+        unsafe { writer.faults().give_anon_vma(vma) }?;
     }
     if let Err(error) = Guards::new(&writer.tables()).make_bottoms(part, || !writer.core.is_killed()) {
         unmapper.free_empty(part, FreeableRange(part));

@@ -1,7 +1,7 @@
 //! Page faults.
 //!
-//! The usual fault takes no lock on the space and is one attempt ([`Faults::attempt`]). All other cases (no VMA
-//! found, one that a writer holds, the first private page of a VMA, a stack that must grow) take the slow
+//! The usual fault takes no lock on the space and is one attempt ([`Faults::attempt`]). All other cases (no
+//! VMA found, one that a writer holds, the first private page of a VMA, a stack that must grow) take the slow
 //! path, under the mmap lock. What an attempt lacks is made available before the next one.
 
 use crate::caller::Caller;
@@ -70,7 +70,10 @@ fn fault_again<P: Platform>(
 fn fault_once<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr, access: Access) -> Result<(), Refusal> {
     match caller.faults().attempt(addr, access, 1, None) {
         Some(result) => result,
-        None => fault_locked(caller, addr, |vma| caller.faults().attempt_in(vma, addr, access, None)),
+        None => fault_locked(caller, addr, |vma| {
+            // SAFETY: `fault_locked` passes a mapping of the space, and holds the mmap lock meanwhile.
+            unsafe { caller.faults().attempt_in(vma, addr, access, None) }
+        }),
     }
 }
 
@@ -85,7 +88,8 @@ pub(crate) fn resolve_locked<P: Platform>(
     let faults = Faults::new(spaces.thp(), core);
     let mut attempts = Attempts::new();
     loop {
-        match faults.attempt_in(vma, addr, access, attempts.swapped.as_ref()) {
+        // SAFETY: the callers of this function have found the VMA under the mmap lock, which they hold.
+        match unsafe { faults.attempt_in(vma, addr, access, attempts.swapped.as_ref()) } {
             Ok(()) => return Ok(()),
             Err(_) if core.is_killed() => return Err(FaultError::Killed),
             Err(refusal) => spaces.direct_reclaim().resolve_refusal(core, refusal, &mut attempts)?,

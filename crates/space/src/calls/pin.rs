@@ -9,7 +9,7 @@ use crate::calls::fault::resolve_locked;
 use crate::spaces::{Attempts, Spaces};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_fault::{FaultError, Refusal, copy_on_write, hold, is_own, must_copy};
+use quire_fault::{FaultError, Refusal, copy_on_write, hold_page, is_own, must_copy};
 use quire_frame::{AllocError, FrameChain, FrameFlags};
 use quire_pagetable::{FlushCause, Found, HugeLeaves, HugeSlot, Tables, page_of};
 use quire_vma::{VmFlags, Vma, VmaSnapshot};
@@ -93,7 +93,9 @@ pub(crate) fn pin_page<P: Platform>(
             resolve_locked(caller.spaces, core, vma, addr, access)?;
             let attempt = match pin_mapped(caller, vma, addr, access) {
                 Err(Refusal::NeedsAnonVma) => {
-                    caller.faults().give_anon_vma(vma).map(|()| Attempt::Changed).map_err(Refusal::from)
+                    // SAFETY: `mappings`, where it was found, holds the mmap lock.
+                    let given = unsafe { caller.faults().give_anon_vma(vma) };
+                    given.map(|()| Attempt::Changed).map_err(Refusal::from)
                 }
                 attempt => attempt,
             };
@@ -160,9 +162,9 @@ fn pin_mapped<P: Platform>(
             // A page of a file that a fork has shared for the guard pages beside it.
             return Err(Refusal::NeedsAnonVma);
         }
-        let Some(held) = hold(&tables, leaf.pfn) else { return Ok(Attempt::Changed) };
+        let Some(held) = hold_page(&tables, leaf.pfn) else { return Ok(Attempt::Changed) };
         drop(locked);
-        return copy_on_write(&tables, &held, (table, index), &snapshot, addr).map(|_| Attempt::Changed);
+        return copy_on_write(&tables, held, (table, index), &snapshot, addr).map(|_| Attempt::Changed);
     }
     Ok(pin_once_more(caller, leaf.pfn))
 }

@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_fault::hold;
+use quire_fault::hold_page;
 use quire_frame::SplitError;
 use quire_pagetable::{Found, Tables};
 
@@ -32,7 +32,9 @@ fn hold_mapped<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr) -> Option<Pfn
         Found::Table(table) => {
             let locked = tables.lock(&pin, table, Level::PTE);
             match locked.get(P::Paging::index(addr, Level::PTE)) {
-                Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => hold(&tables, leaf.pfn)?,
+                Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
+                    hold_page(&tables, leaf.pfn)?
+                }
                 _ => return None,
             }
         }
@@ -42,7 +44,7 @@ fn hold_mapped<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr) -> Option<Pfn
             if leaf.flags.contains(LeafFlags::SPECIAL) {
                 return None;
             }
-            hold(&tables, leaf.pfn)?
+            hold_page(&tables, leaf.pfn)?
         }
     };
     Some(held.head())

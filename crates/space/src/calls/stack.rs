@@ -26,7 +26,8 @@ pub(crate) fn grow_stack<P: Platform>(writer: &mut MmapWriter<'_, P>, addr: Virt
         return Err(Error::NoRoom);
     }
     // A stack that grows has an anon_vma, as in Linux, also if it is only read.
-    writer.faults().give_anon_vma(vma)?;
+    // SAFETY: it was found in this section, which has the mmap lock.
+    unsafe { writer.faults().give_anon_vma(vma) }?;
     let grow = (snapshot.range.start().0 - start.0) / PAGE_SIZE;
     if grow > snapshot.page_offset {
         return Err(Error::NoRoom);

@@ -1,4 +1,5 @@
-//! Unmapping. What is unmapped is in the gather of the caller's [`Unmapper`], and in the TLBs until that finishes.
+//! Unmapping. What is unmapped is in the gather of the caller's [`Unmapper`], and in the TLBs until that
+//! finishes.
 
 use super::{MmapWriter, Prepared, clip_end, clip_start};
 use crate::error::Error;

@@ -19,8 +19,9 @@ impl<'s, P: Platform> ReclaimHandle<'s, P> {
     /// As [`Space::next`](super::Space::next).
     pub fn next(spaces: &'s Spaces<P>, space: Option<&Self>) -> Option<Self> {
         let core = spaces.hold_next(space.map(Self::core))?;
-        // SAFETY: `destroy` frees the cores of these spaces, when they have no handle.
-        Some(Self { spaces, hold: unsafe { SpaceHold::adopt(core, spaces.exits()) } })
+        // SAFETY: `destroy` frees the cores of these spaces, when they have no handle; `hold_next` gave us
+        // one.
+        Some(Self { spaces, hold: unsafe { SpaceHold::adopt(core, spaces.rmap().exits()) } })
     }
 
     fn core(&self) -> &SpaceCore {
@@ -53,7 +54,7 @@ impl<P: Platform> fmt::Debug for ReclaimHandle<'_, P> {
 /// lock held but those of other mappings. Returns about how many pages they had.
 pub fn finish_exits<P: Platform>(spaces: &Spaces<P>) -> u64 {
     let mut pages = 0;
-    let mut next = spaces.exits().take();
+    let mut next = spaces.rmap().exits().take();
     while let Some(core) = next {
         // SAFETY: it has no handle, and is this thread's alone.
         let shared = unsafe { core.as_ref() };

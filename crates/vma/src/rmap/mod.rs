@@ -18,6 +18,7 @@ mod walk;
 pub use anon_vma_tree::{AnonVmaTree, Branch, Emptied, Freed};
 pub use walk::{HeldMappings, Mapped};
 
+use crate::exits::Exits;
 use crate::space_core::AnonVma;
 use core::fmt;
 use quire_arch::{Pin, Platform};
@@ -26,11 +27,12 @@ use quire_pagetable::MemoryCore;
 use quire_slab::SlabCache;
 use quire_sync::atomic::AtomicU64;
 
-/// The anon_vmas of a machine.
+/// The anon_vmas of a machine, and the spaces that exit later since the rmap led reclaim to them.
 pub struct RmapState<P: Platform> {
     anon_vmas: SlabCache<AnonVma, P>,
     /// A number for each VMA that a fork copies, from 1.
     next_branch: AtomicU64,
+    exits: Exits,
 }
 
 impl<P: Platform> RmapState<P> {
@@ -41,7 +43,7 @@ impl<P: Platform> RmapState<P> {
     /// When there is no frame for the slab cache.
     pub fn new(memory: &MemoryCore<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
         let anon_vmas = SlabCache::new(memory.frames(), pin, "anon_vma")?;
-        Ok(Self { anon_vmas, next_branch: AtomicU64::new(1) })
+        Ok(Self { anon_vmas, next_branch: AtomicU64::new(1), exits: Exits::new() })
     }
 
     /// The slab cache of anon_vmas.
@@ -80,6 +82,12 @@ impl<'s, P: Platform> Rmap<'s, P> {
     #[inline]
     pub fn memory(self) -> &'s MemoryCore<P> {
         self.memory
+    }
+
+    /// The spaces of the machine that are to exit.
+    #[inline]
+    pub fn exits(self) -> &'s Exits {
+        &self.state.exits
     }
 }
 

@@ -207,7 +207,8 @@ impl SpaceCore {
     #[inline]
     pub fn try_hold(&self) -> bool {
         let more = |handles: usize| if handles == 0 { None } else { Some(handles + 1) };
-        // Relaxed: the core was found under the list's lock.
+        // Relaxed: the core was found under the lock of the list of spaces or of an rmap walk, which its exit
+        // takes before it is freed.
         self.handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
@@ -219,8 +220,13 @@ impl SpaceCore {
     }
 
     /// Takes a handle off the count, and returns whether it was the last one: then the core is the caller's.
+    ///
+    /// # Safety
+    ///
+    /// The caller has a handle, and does not use it any more.
     #[inline]
-    pub fn let_go(&self) -> bool {
+    #[must_use = "who drops the last handle makes the space exit"]
+    pub unsafe fn let_go(&self) -> bool {
         // Release, and acquire for the last one: it sees what was done through every other handle.
         let last = self.handles.fetch_sub(1, Ordering::Release) == 1;
         if last {
