@@ -1,8 +1,9 @@
 //! Page faults: what one attempt at a fault does.
 //!
 //! An attempt finds a page, or makes one, and maps it; or it says what is missing ([`Refusal`]). What frees
-//! memory then, takes the mmap lock or lets a stack grow is above, and makes the next attempt. docs/space.md
-//! describes faults, docs/swap.md the swap cache, through which all swap-ins go.
+//! memory then, takes the mmap lock or lets a stack grow is above, and makes the next attempt.
+//! docs/architecture.md says how a fault flows, docs/swap.md describes the swap cache, through which all
+//! swap-ins go.
 //!
 //! # Modules, lowest first
 //!

@@ -22,7 +22,8 @@ const WRITER: u32 = 1 << 31;
 const DETACHED: u32 = 1 << 30;
 const READERS: u32 = DETACHED - 1;
 
-/// The lock sequence of a space: the number of mmap-locked sections that have ended, plus one.
+/// The lock sequence of a space: the number of mmap-locked sections that have ended, plus one. Those of
+/// page-out, which lock no VMA, do not count.
 #[derive(Debug)]
 pub struct LockSequence(AtomicU64);
 
