@@ -57,6 +57,8 @@ copy_tree() {
         touch "$work/tree/$file"
     done | sort -z > "$work/wanted"
     (cd "$work/tree" && find . -type f -printf '%P\0' | sort -z | comm -z -13 "$work/wanted" - | xargs -0r rm)
+    # A folder of a crate that is gone would still be one of the workspace.
+    find "$work/tree" -mindepth 1 -type d -empty -delete
 }
 
 # run SECONDS COMMAND...: its output goes to the log. Returns 0 where all is well, 1 where something was found, which
