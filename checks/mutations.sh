@@ -7,11 +7,11 @@
 #     checks/mutations.sh --check            whether each still applies, and its test is there; nothing is built
 #     checks/mutations.sh --table            the results that are there, as a table for docs/
 #
-# Each is looked for where its `First:` line says, then by `quire diff`, then by the tests, then by the models. Ends
-# with 0 if at most one was found by nothing or does not build. The copy and its build stay in
-# ${TMPDIR:-target}/quire-mutations for the next run; the logs of what found each lie there too, and results/, a file for
-# each: remove one to look again. A result is of the commit that it names, and counts until the change
-# of its patch is another. All else of the checkout is only read.
+# Each is looked for where its `First:` line says, then by `quire diff`, then by the tests, then by the models.
+# Ends with 0 if at most one was found by nothing or does not build. The copy and its build stay in
+# ${TMPDIR:-target}/quire-mutations for the next run; the logs of what found each lie there too, and results/, a
+# file for each: remove one to look again. A result is of the commit that it names, and counts until the change of
+# its patch is another. All else of the checkout is only read.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 patches=$PWD/checks/mutations

@@ -209,21 +209,6 @@ impl Layout {
 mod tests {
     use super::*;
 
-    const ANONYMOUS: Kind = Kind {
-        anonymous: true,
-        accessible: true,
-        readable: true,
-        writable: true,
-        shared: false,
-        refuses: false,
-        locked: false,
-        of_driver: false,
-        grows_down: false,
-        wiped_at_fork: false,
-        left_at_fork: false,
-        advice: Advice::None,
-    };
-
     fn all(layout: &Layout) -> Vec<Range<u64>> {
         layout.within(0..USER_END).map(|(range, _)| range).collect()
     }
@@ -231,9 +216,9 @@ mod tests {
     #[test]
     fn mappings_are_divided_and_anonymous_ones_merged() {
         let mut layout = Layout::default();
-        let file = Kind { anonymous: false, ..ANONYMOUS };
-        layout.set(0x1000..0x5000, ANONYMOUS);
-        layout.set(0x5000..0x9000, ANONYMOUS);
+        let file = Kind { anonymous: false, ..Kind::HEAP };
+        layout.set(0x1000..0x5000, Kind::HEAP);
+        layout.set(0x5000..0x9000, Kind::HEAP);
         layout.set(0x9000..0xa000, file);
         layout.set(0xa000..0xb000, file);
         assert_eq!(all(&layout), [0x1000..0x9000, 0x9000..0xa000, 0xa000..0xb000]);
@@ -246,21 +231,21 @@ mod tests {
         assert_eq!(parts.unwrap().len(), 1);
         assert_eq!(layout.change(&mut budget, 0x4000..0x6000, advised), Some(Vec::new()));
         assert_eq!(layout.at(0x4000).unwrap().0, 0x4000..0x6000);
-        layout.set(0x3000..0x4000, ANONYMOUS);
+        layout.set(0x3000..0x4000, Kind::HEAP);
         assert_eq!(layout.at(0x1000).unwrap().0, 0x1000..0x4000);
     }
 
     #[test]
     fn a_stack_grows_and_other_memory_does_not() {
         let mut layout = Layout::default();
-        layout.set(0x10_0000..0x20_0000, ANONYMOUS);
-        layout.set(0x7fff_0000_0000..0x7fff_0001_0000, Kind { grows_down: true, ..ANONYMOUS });
+        layout.set(0x10_0000..0x20_0000, Kind::HEAP);
+        layout.set(0x7fff_0000_0000..0x7fff_0001_0000, Kind { grows_down: true, ..Kind::HEAP });
         assert_eq!(layout.touched(0x1000, u64::MAX), None);
         assert_eq!(layout.touched(0x7ffe_ffff_0008, 0x1_ffff), None, "a page more than it may have");
         assert!(layout.touched(0x7ffe_ffff_0008, 0x2_0000).is_some());
         assert_eq!(layout.at(0x7ffe_ffff_0000).unwrap().0, 0x7ffe_ffff_0000..0x7fff_0001_0000);
         // Without a limit down to what lies below.
-        assert_eq!(layout.touched(0x1f_ffff, u64::MAX).unwrap(), ANONYMOUS);
+        assert_eq!(layout.touched(0x1f_ffff, u64::MAX).unwrap(), Kind::HEAP);
         assert!(layout.touched(0x20_0000, u64::MAX).is_some_and(|kind| kind.grows_down));
         assert_eq!(layout.at(0x20_0000).unwrap().0, 0x20_0000..0x7fff_0001_0000);
         assert_eq!(pages_of(0x1fff, 2), 0x1000..0x3000);
