@@ -64,3 +64,6 @@ pub use rounds::{Series, in_turn};
 pub use scale::Scale;
 pub use table::table;
 pub use technique::Technique;
+
+/// Whether this is a build for figures: one with the profile `measure`, or a benchmark.
+pub const IS_FOR_FIGURES: bool = cfg!(optimised);

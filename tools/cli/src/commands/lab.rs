@@ -4,7 +4,7 @@ use crate::args::LabArguments;
 use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{progress::Bar, say, say_json, spark::may_draw, warn};
 use crate::pictures::{self, ReportPage};
-use quire_lab::{EXPERIMENTS, Experiment, Report, Scale, table};
+use quire_lab::{EXPERIMENTS, Experiment, IS_FOR_FIGURES, Report, Scale, table};
 use std::process::ExitCode;
 
 /// How much slower a case may be before it is named as slower.
@@ -28,6 +28,9 @@ pub(crate) fn run(arguments: &LabArguments) -> Result<ExitCode, Failure> {
         good &= report.findings.is_empty();
     }
     page.write()?;
+    if !IS_FOR_FIGURES {
+        warn("lab: times are lower in a build for figures: cargo run --profile measure -- lab");
+    }
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })
 }
 

@@ -1,111 +1,97 @@
-//! The messages of Perfetto's schema (`protos/perfetto/trace`) that are written here, with its field numbers.
+//! The messages of Perfetto's schema (`protos/perfetto/trace`) that are written here: their field numbers, and their
+//! bytes.
 
-use prost::{Enumeration, Message, Oneof};
+use prost::encoding::{self, WireType, encode_key, encode_varint};
 
-/// A step of a trace.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TracePacket {
-    #[prost(uint64, optional, tag = "8")]
-    pub(super) timestamp: Option<u64>,
-    #[prost(uint32, optional, tag = "10")]
-    pub(super) trusted_packet_sequence_id: Option<u32>,
-    #[prost(uint32, optional, tag = "13")]
-    pub(super) sequence_flags: Option<u32>,
-    #[prost(message, optional, tag = "11")]
-    pub(super) track_event: Option<TrackEvent>,
-    #[prost(message, optional, tag = "60")]
-    pub(super) track_descriptor: Option<TrackDescriptor>,
+/// The bytes of a message, made of one field after the other.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Message(Vec<u8>);
+
+impl Message {
+    /// With a number: each type of unsigned integers and of enumerations, and int64.
+    pub(super) fn number(mut self, field: u32, value: u64) -> Self {
+        encoding::uint64::encode(field, &value, &mut self.0);
+        self
+    }
+
+    pub(super) fn int32(mut self, field: u32, value: i32) -> Self {
+        encoding::int32::encode(field, &value, &mut self.0);
+        self
+    }
+
+    pub(super) fn text(self, field: u32, text: &str) -> Self {
+        self.delimited(field, text.as_bytes())
+    }
+
+    pub(super) fn message(self, field: u32, message: Self) -> Self {
+        self.delimited(field, &message.0)
+    }
+
+    pub(super) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+
+    fn delimited(mut self, field: u32, bytes: &[u8]) -> Self {
+        encode_key(field, WireType::LengthDelimited, &mut self.0);
+        encode_varint(bytes.len() as u64, &mut self.0);
+        self.0.extend_from_slice(bytes);
+        self
+    }
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TrackDescriptor {
-    #[prost(uint64, optional, tag = "1")]
-    pub(super) uuid: Option<u64>,
-    #[prost(string, optional, tag = "2")]
-    pub(super) name: Option<String>,
-    #[prost(message, optional, tag = "3")]
-    pub(super) process: Option<ProcessDescriptor>,
-    #[prost(message, optional, tag = "4")]
-    pub(super) thread: Option<ThreadDescriptor>,
-    #[prost(uint64, optional, tag = "5")]
-    pub(super) parent_uuid: Option<u64>,
-    #[prost(message, optional, tag = "8")]
-    pub(super) counter: Option<CounterDescriptor>,
+/// `TracePacket`: a step of a trace.
+pub(super) mod packet {
+    pub(in super::super) const TIMESTAMP: u32 = 8;
+    pub(in super::super) const SEQUENCE_ID: u32 = 10;
+    pub(in super::super) const TRACK_EVENT: u32 = 11;
+    pub(in super::super) const SEQUENCE_FLAGS: u32 = 13;
+    pub(in super::super) const TRACK_DESCRIPTOR: u32 = 60;
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ProcessDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) pid: Option<i32>,
-    #[prost(string, optional, tag = "6")]
-    pub(super) process_name: Option<String>,
+/// `TrackDescriptor`.
+pub(super) mod track_descriptor {
+    pub(in super::super) const UUID: u32 = 1;
+    pub(in super::super) const NAME: u32 = 2;
+    pub(in super::super) const PROCESS: u32 = 3;
+    pub(in super::super) const THREAD: u32 = 4;
+    pub(in super::super) const PARENT_UUID: u32 = 5;
+    pub(in super::super) const COUNTER: u32 = 8;
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct ThreadDescriptor {
-    #[prost(int32, optional, tag = "1")]
-    pub(super) pid: Option<i32>,
-    #[prost(int32, optional, tag = "2")]
-    pub(super) tid: Option<i32>,
-    #[prost(string, optional, tag = "5")]
-    pub(super) thread_name: Option<String>,
+/// `ProcessDescriptor`.
+pub(super) mod process {
+    pub(in super::super) const PID: u32 = 1;
+    pub(in super::super) const NAME: u32 = 6;
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct CounterDescriptor {
-    #[prost(enumeration = "CounterUnit", optional, tag = "3")]
-    pub(super) unit: Option<i32>,
+/// `ThreadDescriptor`.
+pub(super) mod thread {
+    pub(in super::super) const PID: u32 = 1;
+    pub(in super::super) const TID: u32 = 2;
+    pub(in super::super) const NAME: u32 = 5;
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Enumeration)]
-#[repr(i32)]
-pub(super) enum CounterUnit {
-    Unspecified = 0,
-    TimeNs = 1,
-    Count = 2,
-    SizeBytes = 3,
+/// `CounterDescriptor`, with the units that a counter can have.
+pub(super) mod counter {
+    pub(in super::super) const UNIT: u32 = 3;
+    pub(in super::super) const COUNT: u64 = 2;
+    pub(in super::super) const SIZE_BYTES: u64 = 3;
 }
 
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct TrackEvent {
-    #[prost(message, repeated, tag = "4")]
-    pub(super) debug_annotations: Vec<DebugAnnotation>,
-    #[prost(enumeration = "EventType", optional, tag = "9")]
-    pub(super) r#type: Option<i32>,
-    #[prost(uint64, optional, tag = "11")]
-    pub(super) track_uuid: Option<u64>,
-    #[prost(string, repeated, tag = "22")]
-    pub(super) categories: Vec<String>,
-    #[prost(string, optional, tag = "23")]
-    pub(super) name: Option<String>,
-    #[prost(int64, optional, tag = "30")]
-    pub(super) counter_value: Option<i64>,
+/// `TrackEvent`.
+pub(super) mod track_event {
+    pub(in super::super) const DEBUG_ANNOTATIONS: u32 = 4;
+    pub(in super::super) const TYPE: u32 = 9;
+    pub(in super::super) const TRACK_UUID: u32 = 11;
+    pub(in super::super) const CATEGORIES: u32 = 22;
+    pub(in super::super) const NAME: u32 = 23;
+    pub(in super::super) const COUNTER_VALUE: u32 = 30;
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Enumeration)]
-#[repr(i32)]
-pub(super) enum EventType {
-    Unspecified = 0,
-    SliceBegin = 1,
-    SliceEnd = 2,
-    Instant = 3,
-    Counter = 4,
-}
-
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct DebugAnnotation {
-    #[prost(string, optional, tag = "10")]
-    pub(super) name: Option<String>,
-    #[prost(oneof = "AnnotationValue", tags = "3, 6, 7")]
-    pub(super) value: Option<AnnotationValue>,
-}
-
-#[derive(Clone, PartialEq, Oneof)]
-pub(super) enum AnnotationValue {
-    #[prost(uint64, tag = "3")]
-    Uint(u64),
-    #[prost(string, tag = "6")]
-    Text(String),
-    #[prost(uint64, tag = "7")]
-    Pointer(u64),
+/// `DebugAnnotation`.
+pub(super) mod annotation {
+    pub(in super::super) const UINT: u32 = 3;
+    pub(in super::super) const TEXT: u32 = 6;
+    pub(in super::super) const POINTER: u32 = 7;
+    pub(in super::super) const NAME: u32 = 10;
 }

@@ -3,21 +3,23 @@
 
 mod messages;
 
-use messages::{
-    AnnotationValue, CounterDescriptor, CounterUnit, DebugAnnotation, EventType, ProcessDescriptor,
-    ThreadDescriptor, TracePacket, TrackDescriptor, TrackEvent,
-};
-use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint};
+use messages::{Message, annotation, counter, packet, process, thread, track_descriptor, track_event};
+use prost::encoding::WireType;
 
 /// The byte that a trace begins with: the key of its first packet.
 pub(crate) const FIRST_BYTE: u8 = (PACKET << 3 | WireType::LengthDelimited as u32) as u8;
 /// The field of a trace in which its packets are.
 const PACKET: u32 = 1;
 /// All packets are of one sequence.
-const SEQUENCE: u32 = 1;
+const SEQUENCE: u64 = 1;
 /// The sequence refers to nothing before (`SEQ_INCREMENTAL_STATE_CLEARED`).
-const STATE_CLEARED: u32 = 1;
+const STATE_CLEARED: u64 = 1;
+
+// What an event is (`TrackEvent.Type`).
+const SLICE_BEGIN: u64 = 1;
+const SLICE_END: u64 = 2;
+const INSTANT: u64 = 3;
+const COUNTER: u64 = 4;
 
 /// Where events are shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,51 +48,46 @@ pub enum Detail {
 /// A trace in progress. Times are in nanoseconds.
 #[derive(Debug, Default)]
 pub struct Trace {
-    tracks: Vec<TrackDescriptor>,
-    events: Vec<(u64, TrackEvent)>,
+    tracks: Vec<Message>,
+    events: Vec<(u64, Message)>,
 }
 
 impl Trace {
-    fn add(&mut self, track: TrackDescriptor) -> Track {
+    fn add(&mut self, track: Message) -> Track {
         let uuid = self.tracks.len() as u64 + 1;
-        self.tracks.push(TrackDescriptor { uuid: Some(uuid), ..track });
+        self.tracks.push(track.number(track_descriptor::UUID, uuid));
         Track(uuid)
     }
 
     /// A track of a process.
     pub fn process(&mut self, pid: u32, name: &str) -> Track {
-        let process = ProcessDescriptor { pid: Some(pid as i32), process_name: Some(name.to_owned()) };
-        self.add(TrackDescriptor { process: Some(process), ..TrackDescriptor::default() })
+        let process = Message::default().int32(process::PID, pid as i32).text(process::NAME, name);
+        self.add(Message::default().message(track_descriptor::PROCESS, process))
     }
 
     /// A track of a thread of process `pid`.
     pub fn thread(&mut self, pid: u32, tid: u32, name: &str) -> Track {
-        let thread = ThreadDescriptor {
-            pid: Some(pid as i32),
-            tid: Some(tid as i32),
-            thread_name: Some(name.to_owned()),
-        };
-        self.add(TrackDescriptor { thread: Some(thread), ..TrackDescriptor::default() })
+        let thread = Message::default().int32(thread::PID, pid as i32).int32(thread::TID, tid as i32);
+        self.add(Message::default().message(track_descriptor::THREAD, thread.text(thread::NAME, name)))
     }
 
     /// A track of a counter, below another track if that is given.
     pub fn counter(&mut self, name: &str, counted: Counted, parent: Option<Track>) -> Track {
         let unit = match counted {
-            Counted::Bytes => CounterUnit::SizeBytes,
-            Counted::Things => CounterUnit::Count,
+            Counted::Bytes => counter::SIZE_BYTES,
+            Counted::Things => counter::COUNT,
         };
-        self.add(TrackDescriptor {
-            name: Some(name.to_owned()),
-            parent_uuid: parent.map(|Track(uuid)| uuid),
-            counter: Some(CounterDescriptor { unit: Some(unit as i32) }),
-            ..TrackDescriptor::default()
-        })
+        let mut track = Message::default().text(track_descriptor::NAME, name);
+        if let Some(Track(uuid)) = parent {
+            track = track.number(track_descriptor::PARENT_UUID, uuid);
+        }
+        self.add(track.message(track_descriptor::COUNTER, Message::default().number(counter::UNIT, unit)))
     }
 
     /// The counter of `track` is `value` from `time_ns` on.
     pub fn count(&mut self, track: Track, time_ns: u64, value: u64) {
-        let counter_value = Some(i64::try_from(value).unwrap_or(i64::MAX));
-        self.push(time_ns, track, EventType::Counter, TrackEvent { counter_value, ..TrackEvent::default() });
+        let value = value.min(i64::MAX as u64);
+        self.push(time_ns, track, Message::default().number(track_event::COUNTER_VALUE, value), COUNTER);
     }
 
     /// Something happened at `time_ns`.
@@ -102,7 +99,7 @@ impl Trace {
         category: &str,
         details: &[(&str, Detail)],
     ) {
-        self.push(time_ns, track, EventType::Instant, event(name, category, details));
+        self.push(time_ns, track, event(name, category, details), INSTANT);
     }
 
     /// Something went on from the first time to the last.
@@ -114,54 +111,45 @@ impl Trace {
         category: &str,
         details: &[(&str, Detail)],
     ) {
-        self.push(from_ns, track, EventType::SliceBegin, event(name, category, details));
-        self.push(to_ns.max(from_ns), track, EventType::SliceEnd, TrackEvent::default());
+        self.push(from_ns, track, event(name, category, details), SLICE_BEGIN);
+        self.push(to_ns.max(from_ns), track, Message::default(), SLICE_END);
     }
 
-    fn push(&mut self, time_ns: u64, Track(uuid): Track, kind: EventType, event: TrackEvent) {
-        self.events
-            .push((time_ns, TrackEvent { r#type: Some(kind as i32), track_uuid: Some(uuid), ..event }));
+    fn push(&mut self, time_ns: u64, Track(uuid): Track, event: Message, kind: u64) {
+        let event = event.number(track_event::TYPE, kind).number(track_event::TRACK_UUID, uuid);
+        self.events.push((time_ns, event));
     }
 
     /// The bytes of the file: tracks first, then events in the order of their times.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         self.events.sort_by_key(|&(time_ns, _)| time_ns);
-        let tracks = self.tracks.into_iter().enumerate().map(|(place, track)| TracePacket {
-            trusted_packet_sequence_id: Some(SEQUENCE),
-            sequence_flags: (place == 0).then_some(STATE_CLEARED),
-            track_descriptor: Some(track),
-            ..TracePacket::default()
-        });
-        let events = self.events.into_iter().map(|(time_ns, event)| TracePacket {
-            timestamp: Some(time_ns),
-            trusted_packet_sequence_id: Some(SEQUENCE),
-            track_event: Some(event),
-            ..TracePacket::default()
-        });
-        let mut out = Vec::new();
-        for packet in tracks.chain(events) {
-            encode_key(PACKET, WireType::LengthDelimited, &mut out);
-            encode_varint(packet.encoded_len() as u64, &mut out);
-            packet.encode_raw(&mut out);
+        let in_sequence = || Message::default().number(packet::SEQUENCE_ID, SEQUENCE);
+        let mut trace = Message::default();
+        for (place, track) in self.tracks.into_iter().enumerate() {
+            let mut packet = in_sequence();
+            if place == 0 {
+                packet = packet.number(packet::SEQUENCE_FLAGS, STATE_CLEARED);
+            }
+            trace = trace.message(PACKET, packet.message(packet::TRACK_DESCRIPTOR, track));
         }
-        out
+        for (time_ns, event) in self.events {
+            let packet = in_sequence().number(packet::TIMESTAMP, time_ns);
+            trace = trace.message(PACKET, packet.message(packet::TRACK_EVENT, event));
+        }
+        trace.into_bytes()
     }
 }
 
-fn event(name: &str, category: &str, details: &[(&str, Detail)]) -> TrackEvent {
-    let annotation = |(name, detail): &(&str, Detail)| DebugAnnotation {
-        name: Some((*name).to_owned()),
-        value: Some(match detail {
-            Detail::Number(number) => AnnotationValue::Uint(*number),
-            Detail::Address(address) => AnnotationValue::Pointer(*address),
-            Detail::Text(text) => AnnotationValue::Text(text.clone()),
-        }),
-    };
-    TrackEvent {
-        name: Some(name.to_owned()),
-        categories: vec![category.to_owned()],
-        debug_annotations: details.iter().map(annotation).collect(),
-        ..TrackEvent::default()
-    }
+fn event(name: &str, category: &str, details: &[(&str, Detail)]) -> Message {
+    let event = Message::default().text(track_event::NAME, name).text(track_event::CATEGORIES, category);
+    details.iter().fold(event, |event, (name, detail)| {
+        let annotation = Message::default().text(annotation::NAME, name);
+        let annotation = match detail {
+            Detail::Number(number) => annotation.number(annotation::UINT, *number),
+            Detail::Address(address) => annotation.number(annotation::POINTER, *address),
+            Detail::Text(text) => annotation.text(annotation::TEXT, text),
+        };
+        event.message(track_event::DEBUG_ANNOTATIONS, annotation)
+    })
 }
