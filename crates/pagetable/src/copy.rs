@@ -313,23 +313,30 @@ impl<P: Platform> Forker<'_, P> {
         if folio.folio().may_be_pinned() && private {
             return Err(hold_pinned(&folio, (index, leaf)));
         }
+        // The child has not used the page yet.
+        let (protects, inherited) = (private && present, if present { !P::Paging::ACCESSED } else { !0 });
+        if !folio.folio().is_large() {
+            if !folio.add_maps(1) {
+                return Err(Stop::Overflow);
+            }
+            self.parent.fetch_ahead(here.entries, index, 1);
+            share_entry::<P>(&here.entries[index], &there.entries[index], raw, protects, inherited);
+            shared.add(folio.folio().kind(), 1);
+            return Ok(1);
+        }
         let end = if present { end } else { index + 1 };
         let most = self.parent.run_bound((index, end), leaf.pfn, &folio);
         if !folio.may_add(most as u32) {
             return Err(Stop::Overflow);
         }
-        // A lone page is a part of a large folio. Where no run is longer than a page, each unmapping is of a
-        // part, and queues the folio.
-        if private
-            && folio.no_longer_exclusive()
-            && most == 1
-            && self.parent.memory().techniques().gather == GatherTechnique::Runs
-        {
+        if private {
+            folio.no_longer_exclusive();
+        }
+        // Where no run is longer than a page, each unmapping is of a part, and queues the folio.
+        if private && most == 1 && self.parent.memory().techniques().gather == GatherTechnique::Runs {
             self.parent.memory().memcgs().splits().mapped_in_part(&folio);
         }
         self.parent.fetch_ahead(here.entries, index, most);
-        // The child has not used the page yet.
-        let (protects, inherited) = (private && present, if present { !P::Paging::ACCESSED } else { !0 });
         share_entry::<P>(&here.entries[index], &there.entries[index], raw, protects, inherited);
         let mut pages = 1;
         if most > 1 {

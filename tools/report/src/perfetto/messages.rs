@@ -23,7 +23,7 @@ impl Message {
         self.delimited(field, text.as_bytes())
     }
 
-    pub(super) fn message(self, field: u32, message: Self) -> Self {
+    pub(super) fn message(self, field: u32, message: &Self) -> Self {
         self.delimited(field, &message.0)
     }
 

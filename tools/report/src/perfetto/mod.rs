@@ -62,13 +62,13 @@ impl Trace {
     /// A track of a process.
     pub fn process(&mut self, pid: u32, name: &str) -> Track {
         let process = Message::default().int32(process::PID, pid as i32).text(process::NAME, name);
-        self.add(Message::default().message(track_descriptor::PROCESS, process))
+        self.add(Message::default().message(track_descriptor::PROCESS, &process))
     }
 
     /// A track of a thread of process `pid`.
     pub fn thread(&mut self, pid: u32, tid: u32, name: &str) -> Track {
         let thread = Message::default().int32(thread::PID, pid as i32).int32(thread::TID, tid as i32);
-        self.add(Message::default().message(track_descriptor::THREAD, thread.text(thread::NAME, name)))
+        self.add(Message::default().message(track_descriptor::THREAD, &thread.text(thread::NAME, name)))
     }
 
     /// A track of a counter, below another track if that is given.
@@ -81,7 +81,7 @@ impl Trace {
         if let Some(Track(uuid)) = parent {
             track = track.number(track_descriptor::PARENT_UUID, uuid);
         }
-        self.add(track.message(track_descriptor::COUNTER, Message::default().number(counter::UNIT, unit)))
+        self.add(track.message(track_descriptor::COUNTER, &Message::default().number(counter::UNIT, unit)))
     }
 
     /// The counter of `track` is `value` from `time_ns` on.
@@ -126,16 +126,16 @@ impl Trace {
         self.events.sort_by_key(|&(time_ns, _)| time_ns);
         let in_sequence = || Message::default().number(packet::SEQUENCE_ID, SEQUENCE);
         let mut trace = Message::default();
-        for (place, track) in self.tracks.into_iter().enumerate() {
+        for (place, track) in self.tracks.iter().enumerate() {
             let mut packet = in_sequence();
             if place == 0 {
                 packet = packet.number(packet::SEQUENCE_FLAGS, STATE_CLEARED);
             }
-            trace = trace.message(PACKET, packet.message(packet::TRACK_DESCRIPTOR, track));
+            trace = trace.message(PACKET, &packet.message(packet::TRACK_DESCRIPTOR, track));
         }
-        for (time_ns, event) in self.events {
-            let packet = in_sequence().number(packet::TIMESTAMP, time_ns);
-            trace = trace.message(PACKET, packet.message(packet::TRACK_EVENT, event));
+        for (time_ns, event) in &self.events {
+            let packet = in_sequence().number(packet::TIMESTAMP, *time_ns);
+            trace = trace.message(PACKET, &packet.message(packet::TRACK_EVENT, event));
         }
         trace.into_bytes()
     }
@@ -150,6 +150,6 @@ fn event(name: &str, category: &str, details: &[(&str, Detail)]) -> Message {
             Detail::Address(address) => annotation.number(annotation::POINTER, *address),
             Detail::Text(text) => annotation.text(annotation::TEXT, text),
         };
-        event.message(track_event::DEBUG_ANNOTATIONS, annotation)
+        event.message(track_event::DEBUG_ANNOTATIONS, &annotation)
     })
 }
