@@ -6,7 +6,8 @@ use quire_arch::{
     TlbFlush,
 };
 use quire_frame::{
-    AllocRequest, FailSite, FrameConfig, FrameViolation, Frames, PcpReport, PcpTechnique, ZoneKind,
+    AllocRequest, FailSite, FrameChain, FrameConfig, FrameViolation, Frames, PcpReport, PcpTechnique,
+    ZoneKind,
 };
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::borrow::Borrow;
@@ -454,6 +455,17 @@ pub(crate) fn put(frames: &Frames<Machine>, pfn: Pfn, order: Order) {
 /// Gives blocks of one order back.
 pub(crate) fn put_all(frames: &Frames<Machine>, blocks: impl IntoIterator<Item: Borrow<Pfn>>, order: Order) {
     blocks.into_iter().for_each(|pfn| put(frames, *pfn.borrow(), order));
+}
+
+/// Blocks of one order as a chain, to be given back together.
+pub(crate) fn chain(
+    frames: &Frames<Machine>,
+    blocks: impl IntoIterator<Item: Borrow<Pfn>>,
+    order: Order,
+) -> FrameChain {
+    let mut chain = FrameChain::new();
+    blocks.into_iter().for_each(|pfn| frames.gather(&mut chain, *pfn.borrow(), order).expect("the test's"));
+    chain
 }
 
 /// All blocks that requests like this get.

@@ -128,11 +128,7 @@ fn zones_end_at_four_gib() {
     frames.free(&pin, below, Order::MAX).unwrap();
     frames.free(&pin, Pfn(border), Order::MAX).unwrap();
     assert_sound(&frames);
-    assert_eq!(
-        zone(&frames).blocks[10],
-        [1, 0, 0, 0, 0],
-        "the unmovable request had taken the page blocks over"
-    );
+    assert_eq!(zone(&frames).blocks[10], [1, 0, 0, 0, 0], "the request had taken the page blocks over");
 }
 
 /// An ordinary request for any zone leaves the lower zone's reserve alone.

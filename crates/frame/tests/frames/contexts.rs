@@ -89,11 +89,7 @@ fn a_frame_for_a_caller_that_cannot_wait_comes_from_the_reserve_at_last() {
     assert_sound(&frames);
     put_all(&frames, held, Order::ZERO);
     frames.pcp().drain_all(&pin);
-    assert_eq!(
-        (zone(&frames).free_reserved, reserved_blocks(&frames)),
-        (reserved, 1),
-        "it is a reserve again"
-    );
+    assert_eq!((zone(&frames).free_reserved, reserved_blocks(&frames)), (reserved, 1), "a reserve again");
     assert_sound(&frames);
 }
 
@@ -124,11 +120,7 @@ fn mixed_page_blocks_boost_the_watermarks() {
     assert!(boost > 0, "a small piece was taken from another type");
     let now = zone(&frames);
     let lacking = now.watermarks.high + boost - (now.free + now.pcp);
-    assert_eq!(
-        frames.watermarks().background_target(),
-        lacking,
-        "the boost calls reclaim though more than low is free"
-    );
+    assert_eq!(frames.watermarks().background_target(), lacking, "the boost calls reclaim above low");
     frames.watermarks().end_boost();
     assert_eq!(zone(&frames).watermarks.boost, 0);
 }

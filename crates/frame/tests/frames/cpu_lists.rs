@@ -160,10 +160,7 @@ fn a_long_chain_is_freed_in_chunks() {
         let frames = frames(&[(0, 8192)], 1, pcp);
         let all = take(&frames, 4000);
         let pin = frames.platform().pin();
-        let mut chain = FrameChain::new();
-        for &pfn in &all {
-            frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
-        }
+        let chain = chain(&frames, &all, Order::ZERO);
         assert_eq!((chain.blocks(), chain.pages()), (4000, 4000));
         let before = zone_takes(&frames);
         frames.free_chain(&pin, chain);
@@ -276,10 +273,7 @@ fn a_long_chain_is_freed_in_portions() {
         let frames = frames(&[(0, 8192)], 1, pcp);
         let all = take(&frames, 4000);
         let pin = frames.platform().pin();
-        let mut chain = FrameChain::new();
-        for &pfn in &all {
-            frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
-        }
+        let mut chain = chain(&frames, &all, Order::ZERO);
         let mut portions = 0;
         while !chain.is_empty() {
             let before = chain.blocks();
@@ -340,8 +334,7 @@ fn a_chain_of_large_blocks_keeps_to_the_budget() {
     for number in [1, 3, 6] {
         let request = AllocRequest::new(order(number), TEST);
         let all: Vec<Pfn> = (0..20_000 >> number).map(|_| frames.allocate(&pin, request).unwrap()).collect();
-        let mut chain = FrameChain::new();
-        all.into_iter().for_each(|pfn| frames.gather(&mut chain, pfn, order(number)).unwrap());
+        let chain = chain(&frames, all, order(number));
         frames.pcp().drain_all(&pin);
         frames.free_chain(&pin, chain);
         let lists = frames.reports().pcp_reports(ZoneKind::Dma32).next().unwrap();

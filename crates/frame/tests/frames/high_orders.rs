@@ -44,11 +44,7 @@ fn all_orders_share_one_budget() {
     let kept = lists(&frames, 0);
     assert!(kept.count > kept.high / 2, "{kept:?}: what fits is kept");
     assert_eq!(lists(&frames, 1).count, 0);
-    assert_eq!(
-        frames.reports().free_frames(),
-        frames.reports().totals().managed,
-        "listed frames count as free"
-    );
+    assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed, "listed ones are free");
 }
 
 /// "Thousands of pages freed under one zone-lock hold": a hold moves so many blocks at most, whatever their

@@ -87,14 +87,10 @@ fn a_chain_is_retired_as_one() {
     assert_eq!(frames.reports().free_frames(), frames.reports().totals().managed);
 }
 
-/// A chain of single frames.
-fn chain_of(frames: &Frames<Machine>, pin: &Pin<'_, Machine>, blocks: u32) -> FrameChain {
-    let mut chain = FrameChain::new();
-    for _ in 0..blocks {
-        let pfn = frames.allocate(pin, ONE.without_drain()).unwrap();
-        frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
-    }
-    chain
+/// Retires a chain of so many single frames.
+fn retire(frames: &Frames<Machine>, pin: &Pin<'_, Machine>, blocks: u32) {
+    let blocks: Vec<Pfn> = (0..blocks).map(|_| frames.allocate(pin, ONE.without_drain()).unwrap()).collect();
+    frames.limbo().retire_chain(pin, chain(frames, blocks, Order::ZERO));
 }
 
 /// What a call adds to the limbo, it frees: however large the chains are.
@@ -103,8 +99,7 @@ fn large_chains_do_not_fill_the_limbo() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let pin = frames.platform().pin();
     for round in 0..40 {
-        let chain = chain_of(&frames, &pin, 514);
-        frames.limbo().retire_chain(&pin, chain);
+        retire(&frames, &pin, 514);
         let left = frames.reports().totals().limbo_blocks;
         assert!(left <= 64, "{left} blocks in the limbo after round {round}");
     }
@@ -118,20 +113,15 @@ fn what_a_long_reader_left_behind_is_freed_in_proportion() {
     let pin = frames.platform().pin();
     let reader = frames.epoch().enter(&pin);
     for _ in 0..15 {
-        let chain = chain_of(&frames, &pin, 100);
-        frames.limbo().retire_chain(&pin, chain);
+        retire(&frames, &pin, 100);
     }
     assert_eq!(frames.reports().totals().limbo_blocks, 1500);
     drop(reader);
     let mut before = 1500;
     while before > 64 {
-        let chain = chain_of(&frames, &pin, 100);
-        frames.limbo().retire_chain(&pin, chain);
+        retire(&frames, &pin, 100);
         let left = frames.reports().totals().limbo_blocks;
-        assert!(
-            left <= (before - 100).max(64) && left + 108 >= before,
-            "{before} blocks before, {left} after"
-        );
+        assert!(left <= (before - 100).max(64) && left + 108 >= before, "{before} before, {left} after");
         before = left;
     }
 }
@@ -142,11 +132,20 @@ fn a_tick_frees_a_bounded_part_of_the_limbo() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let pin = frames.platform().pin();
     let reader = frames.epoch().enter(&pin);
-    let chain = chain_of(&frames, &pin, 2000);
-    frames.limbo().retire_chain(&pin, chain);
+    retire(&frames, &pin, 2000);
     assert_eq!(frames.limbo().reap_some(&pin), 0);
     drop(reader);
     assert_eq!([(); 3].map(|()| frames.limbo().reap_some(&pin)), [1024, 976, 0]);
+}
+
+/// A frame that CPU 1 retires while it is read, and nothing after it.
+fn retire_on_cpu_1(frames: &Frames<Machine>) -> Pfn {
+    run_on(1);
+    let pin = frames.platform().pin();
+    let pfn = frames.allocate(&pin, ONE).unwrap();
+    let _reader = frames.epoch().enter(&pin);
+    frames.limbo().retire(&pin, pfn, Order::ZERO).unwrap();
+    pfn
 }
 
 /// Hazard: a tick frees as much for each CPU, so interrupts are off for as long as there are CPUs. One that
@@ -155,26 +154,19 @@ fn a_tick_frees_a_bounded_part_of_the_limbo() {
 fn a_tick_frees_no_more_on_a_machine_of_many_cpus() {
     const CPUS: usize = 4;
     let frames = frames(&[(0, 8192)], CPUS, PcpTechnique::OrderZero);
-    let retire = |cpu, blocks| {
+    let retire_on = |cpu, blocks| {
         run_on(cpu);
         let pin = frames.platform().pin();
         let reader = frames.epoch().enter(&pin);
-        let chain = chain_of(&frames, &pin, blocks);
-        frames.limbo().retire_chain(&pin, chain);
+        retire(&frames, &pin, blocks);
         drop(reader);
     };
     let reap = || frames.limbo().reap_some(&frames.platform().pin());
-    (0..CPUS).for_each(|cpu| retire(cpu, 600));
+    (0..CPUS).for_each(|cpu| retire_on(cpu, 600));
     assert_eq!([(); 4].map(|()| reap()), [1024, 1024, 352, 0]);
-    run_on(1);
-    let of_idle = frames.allocate(&frames.platform().pin(), ONE).unwrap();
-    {
-        let pin = frames.platform().pin();
-        let _reader = frames.epoch().enter(&pin);
-        frames.limbo().retire(&pin, of_idle, Order::ZERO).unwrap();
-    }
+    let of_idle = retire_on_cpu_1(&frames);
     for _ in 0..CPUS {
-        retire(0, 1100);
+        retire_on(0, 1100);
         reap();
     }
     assert_ne!(frames.known(of_idle).kind(), Kind::Limbo, "an idle CPU has no turn beside a busy one");
@@ -192,8 +184,7 @@ fn a_cpu_with_much_in_the_limbo_delays_no_other() {
         frames.limbo().retire(&pin, of_idle, Order::ZERO).unwrap();
         run_on(0);
         let pin = frames.platform().pin();
-        let chain = chain_of(&frames, &pin, 2000);
-        frames.limbo().retire_chain(&pin, chain);
+        retire(&frames, &pin, 2000);
     }
     assert_eq!(frames.limbo().reap_some(&frames.platform().pin()), 1024);
     assert_ne!(frames.known(of_idle).kind(), Kind::Limbo);
@@ -207,8 +198,7 @@ fn a_request_reaps_no_more_than_it_needs() {
     let left = {
         let pin = frames.platform().pin();
         let _reader = frames.epoch().enter(&pin);
-        let chain = chain_of(&frames, &pin, 4000);
-        frames.limbo().retire_chain(&pin, chain);
+        retire(&frames, &pin, 4000);
         exhaust(&frames, ONE.without_drain()).len()
     };
     assert!(left > 0);

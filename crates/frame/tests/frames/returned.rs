@@ -154,10 +154,7 @@ fn chains_that_another_cpu_frees_go_back_without_the_zone() {
         };
         run_on(1);
         let pin = frames.platform().pin();
-        let mut chain = FrameChain::new();
-        for pfn in blocks {
-            frames.gather(&mut chain, pfn, Order::ZERO).unwrap();
-        }
+        let chain = chain(&frames, blocks, Order::ZERO);
         frames.free_chain(&pin, chain);
     }
     assert!(frames.events().sum(VmEvent::PcpReturn) > 20_000);

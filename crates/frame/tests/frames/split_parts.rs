@@ -71,11 +71,7 @@ fn a_part_that_is_freed_before_the_split_is_over_is_given_out_once() {
             given.extend(frames.allocate(&frames.platform().pin(), request));
         }
     });
-    assert_eq!(
-        frames.map().block_migratetype(head),
-        Migratetype::Unmovable,
-        "the page block was not taken over"
-    );
+    assert_eq!(frames.map().block_migratetype(head), Migratetype::Unmovable, "it was not taken over");
     assert_eq!(given.len(), 2, "a free frame is lost");
     assert_ne!(given[0], given[1], "a frame is given out twice");
 }
@@ -90,11 +86,7 @@ fn parts_that_are_freed_before_the_split_is_over_follow_their_page_block() {
         (6..8).for_each(|nth| unmap_and_free(&frames, Pfn(head.0 + nth)));
         frames.allocate(&frames.platform().pin(), ONE).unwrap();
     });
-    assert_eq!(
-        frames.map().block_migratetype(head),
-        Migratetype::Unmovable,
-        "the page block was not taken over"
-    );
+    assert_eq!(frames.map().block_migratetype(head), Migratetype::Unmovable, "it was not taken over");
     // The other one is on the list of what the page block is now; the audit looks there, too.
     assert_eq!(zone(&frames).free, 2);
 }
