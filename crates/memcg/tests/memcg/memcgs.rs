@@ -1,7 +1,7 @@
 //! Memcgs against a simple model: charges, limits, and which memcg is removed when.
 
 use crate::common::{Machine, after_all_holds, holds};
-use crate::support::{assert_sound, memcgs};
+use crate::support::{assert_sound, family, memcgs};
 use proptest::prelude::*;
 use quire_arch::{LockClass, Platform};
 use quire_memcg::{Limit, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, OverHigh, OverLimit};
@@ -402,9 +402,7 @@ fn what_cannot_be_a_path_is_not_looked_up_under_the_lock() {
 #[test]
 fn rounds_go_on_where_the_last_one_was() {
     let memcgs = memcgs(1);
-    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.lifecycle().create(a, "b").unwrap();
-    let c = memcgs.lifecycle().create(a, "c").unwrap();
+    let [a, b, c] = family(&memcgs);
     let begins = |count| (0..count).filter_map(|_| memcgs.tree().visit_round(a).next()).collect::<Vec<_>>();
     assert_eq!(begins(4), [a, c, b, a]);
     let round = || memcgs.tree().visit_round(a).collect::<Vec<_>>();
@@ -445,9 +443,7 @@ fn what_is_over_the_high_limit_is_noted() {
 #[test]
 fn a_limit_is_met_to_the_page_and_told_by_its_memcg() {
     let memcgs = memcgs(2);
-    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.lifecycle().create(a, "b").unwrap();
-    let c = memcgs.lifecycle().create(a, "c").unwrap();
+    let [a, b, c] = family(&memcgs);
     let _ = memcgs.files().set(a, Limit::Max, Some(100 << 12)).unwrap();
     crate::common::run_on(1);
     {
@@ -472,9 +468,7 @@ fn a_limit_is_met_to_the_page_and_told_by_its_memcg() {
 #[test]
 fn stocks_are_drained_at_each_full_memcg_on_the_way_up() {
     let memcgs = memcgs(2);
-    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.lifecycle().create(a, "b").unwrap();
-    let c = memcgs.lifecycle().create(a, "c").unwrap();
+    let [a, b, c] = family(&memcgs);
     for (id, pages) in [(a, 137), (b, 133)] {
         let _ = memcgs.files().set(id, Limit::Max, Some(pages << 12)).unwrap();
     }
@@ -495,9 +489,7 @@ fn stocks_are_drained_at_each_full_memcg_on_the_way_up() {
 fn protection_is_shared_by_what_is_used() {
     let memcgs = memcgs(1);
     let pin = memcgs.frames().platform().pin();
-    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
-    let b = memcgs.lifecycle().create(a, "b").unwrap();
-    let c = memcgs.lifecycle().create(a, "c").unwrap();
+    let [a, b, c] = family(&memcgs);
     let set = |id, limit, pages: u64| memcgs.files().set(id, limit, Some(pages << 12)).unwrap();
     let _ = set(a, Limit::Low, 100);
     memcgs.charges().charge_anyway(&pin, b, 300);

@@ -18,6 +18,13 @@ pub(crate) fn assert_sound(memcgs: &Memcgs<Machine>) {
     assert!(found.is_empty(), "the auditor found {} violations: {found:#?}", found.len());
 }
 
+/// A memcg and two below it: "a", "a/b", "a/c".
+pub(crate) fn family(memcgs: &Memcgs<Machine>) -> [MemcgId; 3] {
+    let create = |parent, name| memcgs.lifecycle().create(parent, name).unwrap();
+    let a = create(MemcgId::ROOT, "a");
+    [a, create(a, "b"), create(a, "c")]
+}
+
 /// A folio that is charged to the memcg.
 pub(crate) fn folio(memcgs: &Memcgs<Machine>, order: Order, id: MemcgId) -> Pfn {
     let frames: &Frames<Machine> = memcgs.frames();
