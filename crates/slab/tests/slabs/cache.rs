@@ -313,10 +313,7 @@ fn objects_that_are_handed_over_take_the_lock_once_a_batch() {
     let most = 2 * 1000_u64.div_ceil(u64::from(report.batch)) + 3;
     let takes = report.lock.takes - warm.lock.takes;
     assert!(takes <= most, "{takes} takes for 1000 objects, batches of {}", report.batch);
-    assert!(
-        report.in_depot <= u64::from(report.batch),
-        "what was put into the depot is not taken: {report:?}"
-    );
+    assert!(report.in_depot <= u64::from(report.batch), "what is in the depot is not taken: {report:?}");
     assert!(report.front_locks.takes - warm.front_locks.takes >= 2000);
     assert_eq!((report.slabs, report.lock.contended), (warm.slabs, 0), "{report:?}");
     run_on(0);

@@ -28,29 +28,34 @@ fn life(frames: &Frames<Machine>, cache: &SlabCache<[u64; 100], Machine>) -> Res
     result
 }
 
+/// How a life ends while the allocations of `plan` fail, and how many it asked for and how many failed. It
+/// leaves nothing behind.
+fn live(
+    frames: &Frames<Machine>,
+    cache: &SlabCache<[u64; 100], Machine>,
+    plan: FailPlan,
+) -> (Result<(), AllocError>, u64, u64) {
+    let before = frames.reports().free_frames();
+    frames.fail_points().set(plan);
+    let result = life(frames, cache);
+    frames.fail_points().set(FailPlan::OFF);
+    assert_sound(frames);
+    let pin = frames.platform().pin();
+    frames.limbo().reap(&pin);
+    cache.shrink(frames, &pin);
+    assert_eq!(frames.reports().free_frames(), before, "{plan:?} left something behind");
+    (result, frames.fail_points().seen(), frames.fail_points().failed())
+}
+
 #[test]
 fn every_allocation_of_a_life_can_fail() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let cache = cache(&frames, "object");
-    let before = frames.reports().free_frames();
-    frames.fail_points().set(FailPlan::COUNT);
-    life(&frames, &cache).unwrap();
-    let total = frames.fail_points().seen();
-    assert!(total > 60);
+    let (result, total, _) = live(&frames, &cache, FailPlan::COUNT);
+    assert!(result.is_ok() && total > 60);
     for nth in 1..=total + 1 {
-        cache.shrink(&frames, &frames.platform().pin());
-        frames.fail_points().set(FailPlan::nth(nth));
-        let result = life(&frames, &cache);
-        assert_eq!(
-            result,
-            if frames.fail_points().failed() == 1 { Err(AllocError::Injected) } else { Ok(()) }
-        );
-        frames.fail_points().set(FailPlan::OFF);
-        assert_sound(&frames);
-        let pin = frames.platform().pin();
-        frames.limbo().reap(&pin);
-        cache.shrink(&frames, &pin);
-        assert_eq!(frames.reports().free_frames(), before, "allocation {nth} left something behind");
+        let (result, _, failed) = live(&frames, &cache, FailPlan::nth(nth));
+        assert_eq!(result, if failed == 1 { Err(AllocError::Injected) } else { Ok(()) });
     }
 }
 
@@ -76,18 +81,7 @@ fn plans_aim_at_sites() {
 fn lives_under_a_seed_end_alike_again() {
     let frames = frames(&[(0, 4096)], 1, PcpTechnique::OrderZero);
     let cache = cache(&frames, "object");
-    let before = frames.reports().free_frames();
-    let live = |seed| {
-        frames.fail_points().set(FailPlan::seeded(seed, 20));
-        let result = life(&frames, &cache);
-        frames.fail_points().set(FailPlan::OFF);
-        assert_sound(&frames);
-        let pin = frames.platform().pin();
-        frames.limbo().reap(&pin);
-        cache.shrink(&frames, &pin);
-        assert_eq!(frames.reports().free_frames(), before, "seed {seed} left something behind");
-        (result, frames.fail_points().seen(), frames.fail_points().failed())
-    };
+    let live = |seed| live(&frames, &cache, FailPlan::seeded(seed, 20));
     let ends: Vec<_> = (0..20).map(live).collect();
     assert_eq!(ends, (0..20).map(live).collect::<Vec<_>>());
     assert!(

@@ -13,6 +13,14 @@ fn new_heap(frames: &Frames<Machine>) -> Heap<Machine> {
     Heap::new(frames, &frames.platform().pin()).unwrap()
 }
 
+/// A machine, its heap, and how many frames are free then.
+fn machine_with_heap() -> (Audited, Heap<Machine>, u64) {
+    let frames = machine();
+    let heap = new_heap(&frames);
+    let before = frames.reports().free_frames();
+    (frames, heap, before)
+}
+
 fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).unwrap()
 }
@@ -126,9 +134,7 @@ proptest! {
 
 #[test]
 fn each_size_has_its_cache_and_no_space_is_lost() {
-    let frames = machine();
-    let heap = new_heap(&frames);
-    let before = frames.reports().free_frames();
+    let (frames, heap, before) = machine_with_heap();
     let in_use = |name: &str| cache_reports(&frames).find(|cache| cache.name == name).unwrap().in_use;
     for (class, size) in SIZES.into_iter().enumerate() {
         let name = match size {
@@ -155,9 +161,7 @@ fn each_size_has_its_cache_and_no_space_is_lost() {
 
 #[test]
 fn more_than_a_class_is_a_block_of_frames() {
-    let frames = machine();
-    let heap = new_heap(&frames);
-    let before = frames.reports().free_frames();
+    let (frames, heap, before) = machine_with_heap();
     for (size, align, pages) in [
         (8193, 1, 4),
         (16 << 10, 4096, 4),
@@ -181,8 +185,7 @@ fn more_than_a_class_is_a_block_of_frames() {
 
 #[test]
 fn zeroed_memory_is_zero() {
-    let frames = machine();
-    let heap = new_heap(&frames);
+    let (frames, heap, _) = machine_with_heap();
     let pin = frames.platform().pin();
     for size in SIZES.into_iter().chain([20 << 10]) {
         let layout = layout(size, 8);
@@ -260,9 +263,7 @@ fn when_memory_ends_nothing_is_lost() {
 fn threads_hand_objects_over() {
     let seed = 11;
     println!("seed {seed}");
-    let frames = machine();
-    let heap = new_heap(&frames);
-    let before = frames.reports().free_frames();
+    let (frames, heap, before) = machine_with_heap();
     let (to_second, from_first) = mpsc::channel();
     let (to_first, from_second) = mpsc::channel();
     let run = |cpu: usize, to: mpsc::Sender<Object>, from: mpsc::Receiver<Object>| {
@@ -300,8 +301,7 @@ fn threads_hand_objects_over() {
 /// shows.
 #[test]
 fn a_write_to_a_free_object_is_found() {
-    let frames = machine();
-    let heap = new_heap(&frames);
+    let (frames, heap, _) = machine_with_heap();
     let objects = [1, 2, 3].map(|number| Object::new(&heap, &frames, layout(64, 8), number).unwrap());
     objects.into_iter().for_each(|object| object.end(&heap, &frames));
     assert_sound(&frames);
@@ -343,8 +343,7 @@ mod misuse {
     #[test]
     #[should_panic(expected = "kmalloc-8 is not given")]
     fn a_double_free_is_noticed() {
-        let frames = machine();
-        let heap = new_heap(&frames);
+        let (frames, heap, _) = machine_with_heap();
         let object = Object::new(&heap, &frames, layout(8, 8), 1).unwrap();
         Object::new(&heap, &frames, layout(8, 8), 1).unwrap().end(&heap, &frames);
         object.end(&heap, &frames);
@@ -354,8 +353,7 @@ mod misuse {
     #[test]
     #[should_panic(expected = "kmalloc-128 is not given")]
     fn another_size_is_noticed() {
-        let frames = machine();
-        let heap = new_heap(&frames);
+        let (frames, heap, _) = machine_with_heap();
         let object = Object::new(&heap, &frames, layout(64, 8), 1).unwrap();
         Object { layout: layout(0, 128), ..object }.end(&heap, &frames);
     }
@@ -363,8 +361,7 @@ mod misuse {
     #[test]
     #[should_panic(expected = "kmalloc-64 is not given")]
     fn the_inside_of_an_object_is_noticed() {
-        let frames = machine();
-        let heap = new_heap(&frames);
+        let (frames, heap, _) = machine_with_heap();
         let object = Object::new(&heap, &frames, layout(64, 8), 1).unwrap();
         // SAFETY: within the object.
         let at = unsafe { object.at.add(8) };
@@ -374,8 +371,7 @@ mod misuse {
     #[test]
     #[should_panic(expected = "a block of the heap")]
     fn a_block_that_is_freed_twice_is_noticed() {
-        let frames = machine();
-        let heap = new_heap(&frames);
+        let (frames, heap, _) = machine_with_heap();
         let object = Object::new(&heap, &frames, layout(10_000, 8), 1).unwrap();
         object.end(&heap, &frames);
         object.end(&heap, &frames);
