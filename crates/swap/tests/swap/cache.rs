@@ -1,7 +1,7 @@
 //! The way of single folios: out, in, past each other.
 
 use crate::common::{TestDevice, assert_sound, fill, folio, order, order_to_insert, put, swap, value};
-use quire_arch::{NodeId, Order, Platform};
+use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FailAim, FailClass, FailPlan, FrameFlags};
 use quire_swap::{
     DeviceError, DeviceFlags, DeviceId, Inserted, IoState, NoSlots, Shadow, SlotId, StillUsed, SwapOnError,
@@ -22,11 +22,17 @@ fn shadow(age: u64) -> Shadow {
     Shadow::new(NodeId::FIRST, 0, true, age)
 }
 
-/// A folio goes out: its slots are named once.
-fn page_out(swap: &quire_swap::Swap<crate::common::Machine>, order: Order) -> SlotId {
+/// A folio whose slots are named once, and the first of these.
+fn named(swap: &quire_swap::Swap<crate::common::Machine>, order: Order) -> (Pfn, SlotId) {
     let head = folio(swap, order);
     let slot = swap.allocator().add_folio(head, 0).unwrap();
-    swap.counts().add_counts(slot, order.pages() as u32);
+    assert!(swap.counts().add_counts(slot, order.pages() as u32), "nothing named it");
+    (head, slot)
+}
+
+/// Such a folio goes out.
+fn page_out(swap: &quire_swap::Swap<crate::common::Machine>, order: Order) -> SlotId {
+    let (head, slot) = named(swap, order);
     assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
     assert!(swap.cache().evict(head, 2, Some(shadow(7))));
     swap.frames().free(&swap.platform().pin(), head, order).unwrap();
@@ -76,9 +82,7 @@ fn folios_of_every_order_go_out_and_come_back() {
 #[test]
 fn pages_of_zeros_never_reach_the_device() {
     let (swap, watch) = with_device(512);
-    let head = folio(&swap, order(2));
-    let slot = swap.allocator().add_folio(head, 0).unwrap();
-    swap.counts().add_counts(slot, 4);
+    let (head, slot) = named(&swap, order(2));
     assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
     assert_eq!(watch.written.load(Ordering::Relaxed), 4);
     for nth in 0..4 {
@@ -114,10 +118,8 @@ fn zeros_go_to_the_device_as_anything_else_before() {
 
 /// A folio of zeros goes out.
 fn page_of_zeros_out(swap: &quire_swap::Swap<crate::common::Machine>, order: Order) -> SlotId {
-    let head = folio(swap, order);
+    let (head, slot) = named(swap, order);
     (0..order.pages()).for_each(|nth| fill(swap, head.offset(nth), 0));
-    let slot = swap.allocator().add_folio(head, 0).unwrap();
-    assert!(swap.counts().add_counts(slot, order.pages() as u32), "nothing named it");
     assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
     assert!(swap.cache().evict(head, 2, Some(shadow(7))));
     swap.frames().free(&swap.platform().pin(), head, order).unwrap();
@@ -135,19 +137,11 @@ fn a_page_of_zeros_that_one_entry_names_is_taken_in_one_step() {
             "another memcg has it"
         );
         assert!(!swap.counts().add_counts(slot, 1), "it is named already");
-        assert_eq!(
-            (swap.cache().zeros(slot), swap.cache().take_zeros(slot, 0)),
-            (None, None),
-            "two entries name it"
-        );
+        assert_eq!((swap.cache().zeros(slot), swap.cache().take_zeros(slot, 0)), (None, None), "shared");
         assert!(!swap.counts().drop_counts(slot, 1).cached_only);
         let back = folio(&swap, Order::ZERO);
         assert!(matches!(swap.cache().insert(slot, back), Inserted::Won { zero: true, .. }));
-        assert_eq!(
-            (swap.cache().zeros(slot), swap.cache().take_zeros(slot, 0)),
-            (None, None),
-            "the cache has it"
-        );
+        assert_eq!((swap.cache().zeros(slot), swap.cache().take_zeros(slot, 0)), (None, None), "cached");
         assert!(swap.counts().drop_counts(slot, 1).cached_only && swap.cache().remove_unnamed(back));
         for nth in 1..order.pages() {
             assert_eq!(swap.cache().take_zeros(slot.plus(nth), 0), Some(Some(shadow(7))), "page {nth}");
@@ -157,19 +151,13 @@ fn a_page_of_zeros_that_one_entry_names_is_taken_in_one_step() {
         assert_sound(&swap);
     }
     let other = page_out(&swap, Order::ZERO);
-    assert_eq!(
-        (swap.cache().zeros(other), swap.cache().take_zeros(other, 0)),
-        (None, None),
-        "it is not zeros"
-    );
+    assert_eq!((swap.cache().zeros(other), swap.cache().take_zeros(other, 0)), (None, None), "no zeros");
 }
 
 #[test]
 fn a_folio_that_is_referenced_or_dirty_is_not_evicted() {
     let (swap, _) = with_device(512);
-    let head = folio(&swap, Order::ZERO);
-    let slot = swap.allocator().add_folio(head, 0).unwrap();
-    swap.counts().add_counts(slot, 1);
+    let (head, slot) = named(&swap, Order::ZERO);
     assert!(!swap.cache().evict(head, 2, None), "dirty");
     assert_eq!(swap.io().write_folio(head), IoState::Done(Ok(())));
     assert_eq!(swap.cache().lookup(slot), Some(head));
@@ -208,9 +196,7 @@ fn a_part_comes_back_alone_and_every_slot_keeps_its_shadow() {
 fn a_folio_in_the_cache_is_split() {
     for large in [order(3), Order::PMD] {
         let (swap, _) = with_device(1024);
-        let head = folio(&swap, large);
-        let slot = swap.allocator().add_folio(head, 0).unwrap();
-        swap.counts().add_counts(slot, large.pages() as u32);
+        let (head, slot) = named(&swap, large);
         let frame = |nth: u64| swap.frames().known(head.offset(nth));
         frame(0).as_folio().set_memcg(5);
         assert_eq!(swap.cache().split_folio(head, large, order(1)), Ok(()));
@@ -247,9 +233,7 @@ fn a_failed_read_leaves_the_slot_as_it_was() {
 #[test]
 fn a_failed_write_leaves_the_folio_dirty() {
     let (swap, _) = with_device(512);
-    let head = folio(&swap, Order::ZERO);
-    let slot = swap.allocator().add_folio(head, 0).unwrap();
-    swap.counts().add_counts(slot, 1);
+    let (head, _) = named(&swap, Order::ZERO);
     swap.frames().fail_points().set(FailPlan::nth(1).at(FailAim::Class(FailClass::DeviceWrite)));
     assert_eq!(swap.io().write_folio(head), IoState::Done(Err(DeviceError::Io)));
     assert!(!swap.cache().evict(head, 2, None));
@@ -264,19 +248,17 @@ fn a_device_that_takes_its_time_is_waited_for() {
     device.flags = DeviceFlags::empty();
     device.queue = 2;
     swap.devices().swapon(device, SwapOnOptions::default()).unwrap();
-    let heads: Vec<_> = (0..5).map(|_| folio(&swap, order(1))).collect();
-    let slots: Vec<_> = heads.iter().map(|&head| swap.allocator().add_folio(head, 0).unwrap()).collect();
-    for (&head, &slot) in heads.iter().zip(&slots) {
-        swap.counts().add_counts(slot, 2);
+    let folios: Vec<_> = (0..5).map(|_| named(&swap, order(1))).collect();
+    for &(head, _) in &folios {
         // The third finds the queue full.
         assert_eq!(swap.io().write_folio(head), IoState::Begun);
     }
-    let last = heads[4];
+    let (last, slot) = folios[4];
     assert!(!swap.cache().evict(last, 2, None) && !swap.cache().remove_unnamed(last));
     swap.io().wait_writeback(last);
     assert!(swap.cache().evict(last, 2, None));
     let back = folio(&swap, order(1));
-    assert!(matches!(swap.cache().insert(slots[4], back), Inserted::Won { .. }));
+    assert!(matches!(swap.cache().insert(slot, back), Inserted::Won { .. }));
     fill(&swap, back, 5);
     assert_eq!(swap.io().read_folio(back), IoState::Begun);
     assert!(!swap.cache().discard_failed(back));
@@ -333,11 +315,7 @@ fn a_torn_word_counts_all_its_slots_in_one_sum() {
 #[test]
 fn slots_that_only_the_cache_holds_are_taken_back_when_all_are_gone() {
     let (swap, _) = with_device(512);
-    let heads: Vec<_> = (0..512).map(|_| folio(&swap, Order::ZERO)).collect();
-    for &head in &heads {
-        let slot = swap.allocator().add_folio(head, 0).unwrap();
-        swap.counts().add_counts(slot, 1);
-    }
+    let heads: Vec<_> = (0..512).map(|_| named(&swap, Order::ZERO).0).collect();
     let another = folio(&swap, Order::ZERO);
     assert_eq!(swap.allocator().add_folio(another, 0), Err(NoSlots::Full));
     let slot = SlotId::new(DeviceId::new(0).unwrap(), 77);
@@ -401,11 +379,7 @@ fn a_device_goes_when_its_last_slot_is_free() {
     assert!(!watch.closed.load(Ordering::Relaxed));
     assert_eq!(swap.swapoff().finish_swapoff(id), Ok(()));
     assert!(watch.closed.load(Ordering::Relaxed) && watch.dropped.load(Ordering::Relaxed));
-    assert_eq!(
-        swap.devices().reports().map(|device| device.priority).collect::<Vec<_>>(),
-        [-2],
-        "it moved up"
-    );
+    assert_eq!(swap.devices().reports().map(|device| device.priority).collect::<Vec<_>>(), [-2], "moved up");
     assert_eq!(
         (swap.cache().lookup(slots[0]), swap.cache().insert(slots[0], folio(&swap, Order::ZERO))),
         (None, Inserted::Gone)

@@ -182,10 +182,7 @@ fn a_cache_that_cannot_be_made_closes_its_device() {
         let done = made.map(|cache| cache.close(DeviceMemory::new(&frames))).is_ok();
         assert_eq!(frames.reports().totals().free, free, "after allocation {nth} failed");
         if done {
-            assert!(
-                nth > 4,
-                "a block for the slots, one for the pool, one for each CPU, and one for the list"
-            );
+            assert!(nth > 4, "blocks for the slots, the pool, each CPU, and the list");
             break;
         }
     }

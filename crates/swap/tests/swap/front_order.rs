@@ -120,10 +120,7 @@ impl Front {
     fn nearly_full() -> Self {
         let front = Self::new(ROOM);
         let page = get(front.frames, Order::ZERO);
-        for slot in [7].into_iter().chain(20..20 + ROOM - 2) {
-            front.fill(page, slot);
-            assert_eq!(front.write(slot, page), Submitted::Done(Ok(())));
-        }
+        front.fill_slots(page, [7].into_iter().chain(20..20 + ROOM - 2));
         assert_eq!(front.cache.written_back(), 0);
         front
     }
@@ -152,6 +149,15 @@ impl Front {
         submit(self.frames, self.cache, PageIo { direction: Direction::Write, slot, pfn, pages: 1 })
     }
 
+    /// Writes the page to each of these slots, filled with its number each time.
+    #[track_caller]
+    fn fill_slots(&self, page: Pfn, slots: impl IntoIterator<Item = u64>) {
+        for slot in slots {
+            self.fill(page, slot);
+            assert_eq!(self.write(slot, page), Submitted::Done(Ok(())));
+        }
+    }
+
     /// The number of the page that is read from the slot.
     #[track_caller]
     fn read(&self, slot: u64) -> u64 {
@@ -174,10 +180,8 @@ impl Front {
         let run = move || {
             run_on(1);
             let page = get(front.frames, Order::ZERO);
-            for slot in (first..first + 60).take_while(|_| !front.gate.open.load(Ordering::SeqCst)) {
-                front.fill(page, slot);
-                assert_eq!(front.write(slot, page), Submitted::Done(Ok(())));
-            }
+            let shut = |_: &u64| !front.gate.open.load(Ordering::SeqCst);
+            front.fill_slots(page, (first..first + 60).take_while(shut));
             told.store(true, Ordering::SeqCst);
         };
         (thread::spawn(run), over)
@@ -248,16 +252,10 @@ fn a_page_that_was_stored_during_a_writeback_is_written_back_later() {
     assert_eq!(front.write(7, page), Submitted::Done(Ok(())));
     // It is the oldest now, and the next to be written back.
     front.freed(20, SLOTS - 20);
-    for slot in 200..300 {
-        front.fill(page, slot);
-        assert_eq!(front.write(slot, page), Submitted::Done(Ok(())));
-    }
+    front.fill_slots(page, 200..300);
     front.go(thread);
     assert_eq!(front.read(7), 0x4e3);
-    for slot in 300..400 {
-        front.fill(page, slot);
-        assert_eq!(front.write(slot, page), Submitted::Done(Ok(())));
-    }
+    front.fill_slots(page, 300..400);
     assert_eq!(front.gate.page(7), Some(0x4e3), "it stays in the cache for ever");
     assert_eq!(front.read(7), 0x4e3);
     front.end();
@@ -340,10 +338,7 @@ fn pages_that_could_not_be_written_back_stay() {
     front.gate.fails.store(false, Ordering::SeqCst);
     kept.iter().for_each(|&slot| assert_eq!(front.read(slot), slot));
     front.freed(100, 60);
-    for slot in 100..200 {
-        front.fill(page, slot);
-        assert_eq!(front.write(slot, page), Submitted::Done(Ok(())));
-    }
+    front.fill_slots(page, 100..200);
     assert!(front.cache.written_back() > kept.len() as u64);
     kept.into_iter().chain(100..200).for_each(|slot| assert_eq!(front.read(slot), slot));
     front.end();
