@@ -84,6 +84,12 @@ pub(crate) fn is_no_frames(_: &Scene<'_>, error: Error) {
     assert_eq!(error, Error::NoFrames(AllocError::Injected));
 }
 
+/// ENOMEM, and the filled range is as it was.
+pub(crate) fn all_is_there(scene: &Scene<'_>, error: Error) {
+    is_no_frames(scene, error);
+    scene.assert_filled(0..16);
+}
+
 /// EAGAIN, with its cause.
 pub(crate) fn is_try_again(_: &Scene<'_>, error: Error) {
     assert_eq!(error, Error::TryAgain(AllocError::Injected));

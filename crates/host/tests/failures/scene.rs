@@ -91,6 +91,13 @@ pub(crate) fn small(scene: &Scene<'_>) {
     map_at(&scene.space, BASE, 8 * PAGE, RW);
 }
 
+/// A fork as what is attempted.
+pub(crate) fn fork_once(scene: &Scene<'_>) -> Result<(), Error> {
+    let child = scene.space.fork()?;
+    scene.others.borrow_mut().push(child);
+    Ok(())
+}
+
 /// An access by a program, with the failure of a call.
 pub(crate) fn access<T>(result: AccessResult<T>) -> Result<(), Error> {
     result.map(drop).map_err(|error| match error {

@@ -2,13 +2,7 @@
 
 use crate::common::*;
 use crate::scenario::{Scenario, Undone, is_no_frames};
-use crate::scene::{BASE, Scene, access, filled};
-
-fn fork_once(scene: &Scene<'_>) -> Result<(), Error> {
-    let child = scene.space.fork()?;
-    scene.others.borrow_mut().push(child);
-    Ok(())
-}
+use crate::scene::{BASE, Scene, access, filled, fork_once};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_fork_fails_and_leaves_no_child", filled, fork_once)

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::scenario::{Scenario, Undone};
-use crate::scene::{BASE, Scene, filled, small};
+use crate::scene::{BASE, Scene, filled, fork_once, small};
 
 /// A border of every level of tables.
 const LARGE: u64 = 1 << 39;
@@ -50,12 +50,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     })
     .succeeded(|scene| assert_eq!(guards(scene, LARGE, 4 * MIB2), 0))
     .never(),
-    Scenario::new("a_fork_with_guards_leaves_no_child", guarded, |scene| {
-        let child = scene.space.fork()?;
-        scene.others.borrow_mut().push(child);
-        Ok(())
-    })
-    .succeeded(|scene| assert_eq!(guards_in(&scene.others.borrow()[0], LARGE, 4 * MIB2), 2048)),
+    Scenario::new("a_fork_with_guards_leaves_no_child", guarded, fork_once)
+        .succeeded(|scene| assert_eq!(guards_in(&scene.others.borrow()[0], LARGE, 4 * MIB2), 2048)),
     Scenario::new("guards_move_or_stay", guarded, |scene| {
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         scene.space.mremap(VirtAddr(LARGE), 4 * MIB2, 4 * MIB2, flags, VirtAddr(2 * LARGE + PAGE)).map(drop)

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::scenario::{Scenario, Undone};
-use crate::scene::{Scene, access};
+use crate::scene::{Scene, access, fork_once};
 
 /// A border of every level of tables.
 const LARGE: u64 = 1 << 39;
@@ -22,20 +22,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .undone(Undone::Contents)
     .hides(|scene| assert_eq!(scene.read(LARGE + 64 * PAGE), Ok(1)))
     .succeeded(|scene| assert_eq!(scene.space.figures().resident, 16 * PAGE)),
-    Scenario::new("a_fork_with_a_large_leaf_leaves_no_child", large, |scene| {
-        let child = scene.space.fork()?;
-        scene.others.borrow_mut().push(child);
-        Ok(())
-    })
-    .refused(|scene, error| {
-        crate::scenario::is_no_frames(scene, error);
-        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
-    })
-    .succeeded(|scene| {
-        let children = scene.others.borrow();
-        assert_eq!(scene.read_in(&children[0], LARGE + 100 * PAGE), Ok(7));
-        assert_eq!(children[0].figures().resident, MIB2);
-    }),
+    Scenario::new("a_fork_with_a_large_leaf_leaves_no_child", large, fork_once)
+        .refused(|scene, error| {
+            crate::scenario::is_no_frames(scene, error);
+            assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+        })
+        .succeeded(|scene| {
+            let children = scene.others.borrow();
+            assert_eq!(scene.read_in(&children[0], LARGE + 100 * PAGE), Ok(7));
+            assert_eq!(children[0].figures().resident, MIB2);
+        }),
     Scenario::new("a_large_leaf_moves_or_stays", large, |scene| shift(scene, MIB2))
         .refused(stays)
         .succeeded(|scene| assert_eq!(scene.read(TARGET + 100 * PAGE), Ok(7))),
@@ -85,12 +81,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             assert_eq!(scene.space.figures().resident, PAGE);
         })
         .succeeded(|scene| assert_eq!(scene.read(LARGE), Ok(1))),
-    Scenario::new("a_fork_with_the_huge_zero_page_leaves_no_child", zeros, |scene| {
-        let child = scene.space.fork()?;
-        scene.others.borrow_mut().push(child);
-        Ok(())
-    })
-    .succeeded(|scene| assert!(maps_zeros(&scene.others.borrow()[0], LARGE))),
+    Scenario::new("a_fork_with_the_huge_zero_page_leaves_no_child", zeros, fork_once)
+        .succeeded(|scene| assert!(maps_zeros(&scene.others.borrow()[0], LARGE))),
     Scenario::new("the_huge_zero_page_moves_or_stays", zeros, |scene| shift(scene, MIB2))
         .refused(|scene, error| {
             crate::scenario::is_no_frames(scene, error);

@@ -1,7 +1,7 @@
 //! `mmap`.
 
 use crate::common::*;
-use crate::scenario::{Scenario, is_no_frames};
+use crate::scenario::{Scenario, all_is_there};
 use crate::scene::{BASE, Scene, empty, filled};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -27,10 +27,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_fixed_mapping_over_a_middle_fails_whole", filled, |scene| {
         map(scene, MapRequest::anonymous(2 * PAGE, READ).at(VirtAddr(BASE + 3 * PAGE), MapFlags::FIXED))
     })
-    .refused(|scene, error| {
-        is_no_frames(scene, error);
-        scene.assert_filled(0..16);
-    })
+    .refused(all_is_there)
     .succeeded(|scene| scene.assert_filled((0..3).chain(5..16)))
     .allocations(2..=8),
     Scenario::new("a_fixed_mapping_over_several_fails_whole", striped, |scene| {
@@ -46,10 +43,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
             other => other,
         }
     })
-    .refused(|scene, error| {
-        is_no_frames(scene, error);
-        scene.assert_filled(0..16);
-    })
+    .refused(all_is_there)
     .succeeded(|scene| scene.assert_filled((0..3).chain(5..16))),
     Scenario::new("populating_stops_without_an_error_at_mmap", empty, |scene| {
         map(scene, MapRequest::anonymous(8 * PAGE, RW).at(VirtAddr(BASE), MapFlags::POPULATE))

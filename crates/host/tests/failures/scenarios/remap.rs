@@ -1,7 +1,7 @@
 //! `mremap`.
 
 use crate::common::*;
-use crate::scenario::{Scenario, Undone, is_no_frames};
+use crate::scenario::{Scenario, Undone, all_is_there, is_no_frames};
 use crate::scene::{BASE, Scene, filled};
 
 /// Not congruent to the source, and across a border of tables.
@@ -151,11 +151,6 @@ fn remap(
     let addr = scene.space.mremap(from, old * PAGE, new * PAGE, flags, VirtAddr(target))?;
     scene.keep(addr);
     Ok(())
-}
-
-fn all_is_there(scene: &Scene<'_>, error: Error) {
-    is_no_frames(scene, error);
-    scene.assert_filled(0..16);
 }
 
 /// Pages `first..end` are at the returned address, and no longer where they were; the rest is.

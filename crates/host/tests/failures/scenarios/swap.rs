@@ -3,7 +3,7 @@
 use crate::common::*;
 use crate::driver::DEVICE;
 use crate::scenario::{Scenario, Undone, is_no_frames};
-use crate::scene::{BASE, Scene, access, filled};
+use crate::scene::{BASE, Scene, access, filled, fork_once};
 use quire_host::swap::{SlowConfig, SlowDevice};
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -23,12 +23,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         assert_eq!(scene.read(BASE + 5 * PAGE), Ok(7));
     }),
-    Scenario::new("a_fork_of_swapped_pages_leaves_no_child", paged_out, |scene| {
-        let child = scene.space.fork()?;
-        scene.others.borrow_mut().push(child);
-        Ok(())
-    })
-    .succeeded(|scene| {
+    Scenario::new("a_fork_of_swapped_pages_leaves_no_child", paged_out, fork_once).succeeded(|scene| {
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         scene.assert_filled(0..16);
     }),
@@ -94,11 +89,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .undone(Undone::Contents)
     .refused(|scene, error| {
         is_no_frames(scene, error);
-        assert_eq!(
-            scene.machine.memory().swap().devices().total_slots(),
-            SLOTS,
-            "the device is in use again"
-        );
+        assert_eq!(scene.machine.memory().swap().devices().total_slots(), SLOTS, "it is in use again");
         assert_kept(scene);
         page_out(scene).expect("nothing fails any more");
     })
