@@ -9,6 +9,7 @@ use std::ops::Deref;
 pub(crate) struct Setup {
     host: HostConfig,
     memory: MemoryConfig,
+    slots: u64,
 }
 
 impl Setup {
@@ -20,7 +21,7 @@ impl Setup {
     /// On the host machine `host`, which alone decides whether it is paranoid.
     pub(crate) fn of(host: HostConfig) -> Self {
         let memory = MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() };
-        Self { host: HostConfig { audit_at_end: true, ..host }, memory }
+        Self { host: HostConfig { audit_at_end: true, ..host }, memory, slots: 0 }
     }
 
     pub(crate) fn cpus(self, cpus: usize) -> Self {
@@ -53,6 +54,11 @@ impl Setup {
         self.huge(policy.with_sizes(sizes, SizeEnabled::Always))
     }
 
+    /// With folios of 2 MiB wherever they fit, and other sizes where programs ask for them.
+    pub(crate) fn always_huge(self) -> Self {
+        self.huge(HugePolicy::default().with_enabled(HugeEnabled::Always))
+    }
+
     pub(crate) fn huge(self, policy: HugePolicy) -> Self {
         self.with(|memory| memory.huge = HugeConfig { policy, ..HugeConfig::default() })
     }
@@ -68,9 +74,28 @@ impl Setup {
         self
     }
 
-    pub(crate) fn build<F: PagingFormat>(&self) -> Machine<F> {
-        Machine::new(&self.host, self.memory).expect("a machine can be built")
+    /// With a RAM disk of so many slots as swap.
+    pub(crate) fn swap(self, slots: u64) -> Self {
+        Self { slots, ..self }
     }
+
+    pub(crate) fn build<F: PagingFormat>(&self) -> Machine<F> {
+        let machine = Machine::new(&self.host, self.memory).expect("a machine can be built");
+        if self.slots > 0 {
+            swap_on_ram(&machine, self.slots);
+        }
+        machine
+    }
+}
+
+/// A paranoid machine.
+pub(crate) fn machine(mib: u64, cpus: usize) -> Machine {
+    Setup::mib(mib).cpus(cpus).build()
+}
+
+/// One with a RAM disk of so many slots as swap.
+pub(crate) fn swapping(mib: u64, cpus: usize, slots: u64) -> Machine {
+    Setup::mib(mib).cpus(cpus).swap(slots).build()
 }
 
 /// A machine under test. When it ends, after its spaces, it is audited, and nothing that its programs used

@@ -17,6 +17,14 @@ pub(crate) fn create_space<F: PagingFormat>(machine: &Machine<F>) -> HostSpace<'
     machine.memory().create_space().expect("there is memory enough").into()
 }
 
+/// CPU 0 of the machine, and a space for the programs that it runs. Before this space exits the machine is
+/// audited.
+#[track_caller]
+pub(crate) fn cpu_and_space<F: PagingFormat>(machine: &Machine<F>) -> (Vcpu<F>, HostSpace<'_, F>) {
+    let cpu = machine.vcpu(0).expect("the CPU is free");
+    (cpu, create_space(machine).audited(machine))
+}
+
 impl<'m, F: PagingFormat> HostSpace<'m, F> {
     /// The machine is audited before this space exits, and before its children do. It must be quiet then.
     pub(crate) fn audited(self, machine: &'m Machine<F>) -> Self {

@@ -3,6 +3,8 @@
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+#[path = "../common/mod.rs"]
+mod common;
 #[path = "../toy/mod.rs"]
 mod toy;
 

@@ -128,11 +128,7 @@ fn a_dirty_bit_cleared_without_a_flush_is_found_by_a_write() {
         let pfn = space.leaf(ADDR).unwrap().pfn;
         space.exchange(ADDR, Entry::Leaf(Leaf { pfn, flags: READ_WRITE }));
         assert_eq!(vcpu.program(space).read_u64(ADDR), Ok(1));
-        assert_eq!(
-            toy.platform.check_suspects(),
-            [],
-            "the accessed bit may be cleared, and reads lose nothing"
-        );
+        assert_eq!(toy.platform.check_suspects(), [], "the accessed bit may go, and reads lose nothing");
         assert_eq!(vcpu.program(space).write_u64(ADDR, 2), Ok(()));
         assert_eq!(only(toy.platform.check_suspects()).staleness, Staleness::LostDirty);
     });

@@ -39,11 +39,7 @@ fn frames_of_one_machine_have_one_manager() {
     let free = first.reports().free_frames();
     assert_eq!(new().map(drop), Err(BootError::RamTaken));
     assert_eq!(new_memory(&platform).map(drop), Err(BuildError::Boot(BootError::RamTaken)));
-    assert_eq!(
-        (first.reports().free_frames(), violations(&first)),
-        (free, vec![]),
-        "the refused one changed nothing"
-    );
+    assert_eq!((first.reports().free_frames(), violations(&first)), (free, vec![]), "nothing changed");
     first.free(&pin, block, Order::PMD).unwrap();
     assert_eq!(violations(&first), []);
     drop(pin);

@@ -172,11 +172,7 @@ fn shuttle_a_fast_pin_against_a_copy_on_write() {
         as_one_step(|| {
             write(machine, 0, space, ADDR, 7);
             if let Some(pinned) = &pinned {
-                assert_eq!(
-                    device_reads(machine, pinned),
-                    7,
-                    "the device and the program use different pages"
-                );
+                assert_eq!(device_reads(machine, pinned), 7, "device and program use different pages");
             }
             drop(pinned);
         });

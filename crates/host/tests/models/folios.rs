@@ -72,11 +72,7 @@ fn shuttle_a_fork_against_a_copy_and_a_first_write() {
                 assert!((seen[0] == 1 || seen[0] == 2) && (seen[1] == 0 || seen[1] == 3), "{seen:?}");
                 assert!(seen != [1, 3], "the second write without the first");
                 write(machine, 1, &child, BEFORE, 5);
-                assert_eq!(
-                    read(machine, 1, &child, ADDR),
-                    seen[1],
-                    "the child changes under its parent's writes"
-                );
+                assert_eq!(read(machine, 1, &child, ADDR), seen[1], "the child sees its parent's writes");
             });
         });
         as_one_step(|| {

@@ -2,7 +2,8 @@
 
 pub(crate) use crate::common::{
     DENIED, HostProgram, HostSpace, MIB2, MOVE, Machine, NONE, NOT_MAPPED, PAGE, READ, RW, Setup,
-    anonymous_frames, assert_audit, create_space, in_use, map_at, page, setting, swap_on_ram,
+    anonymous_frames, assert_audit, create_space, device_reads, device_writes, in_use, map_at, page, setting,
+    swap_on_ram,
 };
 pub(crate) use quire_arch::*;
 pub(crate) use quire_host::*;

@@ -103,17 +103,6 @@ pub(crate) fn count(machine: &Machine, event: VmEvent) -> u64 {
     as_one_step(|| machine.memory().frames().events().sum(event))
 }
 
-/// What a device does with a page that it has pinned.
-pub(crate) fn device_writes(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>, value: u64) {
-    // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
-    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write_volatile(value) };
-}
-
-pub(crate) fn device_reads(machine: &Machine, pinned: &PinnedPage<'_, HostPlatform>) -> u64 {
-    // SAFETY: the page is pinned, so it is a page of a program, whose first word this is.
-    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read_volatile() }
-}
-
 /// What a PTE table, and what a PMD table, covers.
 pub(crate) const PMD: u64 = 2 << 20;
 pub(crate) const PUD: u64 = 1 << 30;

@@ -185,11 +185,7 @@ fn shuttle_an_exit_against_a_cpu_that_switches_spaces() {
                         drop(gone);
                         let next = create_space(&machine);
                         map(&next, page(ADDR, 1), 1);
-                        assert_eq!(
-                            cpu.program(&next).read_u64(ADDR),
-                            Err(NOT_MAPPED),
-                            "what the last space left"
-                        );
+                        assert_eq!(cpu.program(&next).read_u64(ADDR), Err(NOT_MAPPED), "of the last space");
                         next
                     })
                 });

@@ -328,11 +328,7 @@ fn shuttle_a_fork_against_writes_of_the_parent() {
                     let seen = [ADDR, next].map(|addr| program.read_u64(addr).expect("mapped"));
                     assert!(seen[0] <= 1 && (seen[1] == 0 || seen[1] == 2), "{seen:?}");
                     program.write_u64(ADDR, 5).expect("mapped");
-                    assert_eq!(
-                        program.read_u64(next),
-                        Ok(seen[1]),
-                        "the child changes under the parent's writes"
-                    );
+                    assert_eq!(program.read_u64(next), Ok(seen[1]), "it sees the parent's writes");
                 });
             });
         });

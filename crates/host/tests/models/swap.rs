@@ -154,11 +154,7 @@ fn shuttle_a_swap_in_against_the_unmapping_of_its_page() {
             as_one_step(|| {
                 assert_eq!(read(machine, 0, space, BEFORE), 2);
                 let swap = machine.memory().swap();
-                assert_eq!(
-                    swap.devices().free_slots(),
-                    swap.devices().total_slots(),
-                    "a slot without an entry is not free"
-                );
+                assert_eq!(swap.devices().free_slots(), swap.devices().total_slots(), "a slot is lost");
             });
         });
     }

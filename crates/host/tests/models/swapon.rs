@@ -10,10 +10,7 @@ fn assert_listed(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr) {
     as_one_step(|| {
         let pfn = space.pin_page_fast(addr, Access::Read).expect("it is there").pfn();
         let folio = machine.memory().frames().folio(pfn).head();
-        assert!(
-            machine.memory().memcgs().folios().list_of(folio).is_some(),
-            "the page at {addr:?} is on no list"
-        );
+        assert!(machine.memory().memcgs().folios().list_of(folio).is_some(), "{addr:?} is on no list");
     });
 }
 

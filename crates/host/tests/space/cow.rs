@@ -8,8 +8,7 @@ fn the_last_owner_keeps_the_page() {
     let cpu = machine.vcpu(0).unwrap();
     let reused = || count(&machine, VmEvent::Pgreuse);
     let space = create_space(&machine).audited(&machine);
-    let area = map_at(&space, GIB, 4 * PAGE, RW);
-    fill(&cpu, &space, area, 0..4, 0);
+    let area = map_filled(&cpu, &space, GIB, 4, 0);
     let child = space.fork().unwrap();
     assert_eq!(anonymous_frames(&machine), 4);
     write(&cpu, &child, area, 10);
@@ -27,9 +26,7 @@ fn the_last_owner_keeps_the_page() {
 #[test]
 fn a_shared_page_does_not_become_writable_by_a_change_of_protection() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, PAGE, RW);
-    write(&cpu, &space, area, 1);
+    let (cpu, space, area) = filled(&machine, 1, 1);
     let child = space.fork().unwrap();
     child.mprotect(area, PAGE, READ, false).unwrap();
     child.mprotect(area, PAGE, RW, false).unwrap();
@@ -41,8 +38,7 @@ fn a_shared_page_does_not_become_writable_by_a_change_of_protection() {
 #[test]
 fn a_pinned_page_stays_the_parents() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 2 * PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, GIB, 2 * PAGE);
     write(&cpu, &space, area, 1);
     write(&cpu, &space, page(area, 1), 2);
     let pinned = space.pin_page(area, Access::Write).unwrap();
@@ -66,16 +62,12 @@ fn a_pinned_page_stays_the_parents() {
 #[test]
 fn pinning_a_shared_page_copies_it_first() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, PAGE, RW);
-    write(&cpu, &space, area, 1);
+    let (cpu, space, area) = filled(&machine, 1, 1);
     let child = space.fork().unwrap();
     let pinned = space.pin_page(area, Access::Read).unwrap();
     assert_eq!(anonymous_frames(&machine), 2);
     write(&cpu, &space, area, 5);
-    // SAFETY: the page is pinned, and no other thread runs.
-    let device = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
-    assert_eq!(device, 5);
+    assert_eq!(device_reads(&machine, &pinned), 5);
     write(&cpu, &child, area, 6);
     assert_eq!((read(&cpu, &space, area), anonymous_frames(&machine)), (5, 2));
     drop(pinned);
@@ -94,9 +86,7 @@ fn a_pinned_page_of_a_private_file_stays_the_parents() {
     let pinned = space.pin_page(area, Access::Read).unwrap();
     let child = space.fork().unwrap();
     write(&cpu, &space, area, 3);
-    // SAFETY: the page is pinned, and no other thread runs.
-    let device = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
-    assert_eq!(device, 3, "the program and its device see the same page");
+    assert_eq!(device_reads(&machine, &pinned), 3, "the program and its device see the same page");
     assert_eq!((read(&cpu, &child, area), read(&cpu, &child, page(area, 1))), (0, 2));
     drop(pinned);
 }
@@ -120,10 +110,7 @@ fn shared_memory_that_was_touched_is_shared_with_a_child() {
 #[test]
 fn unmapped_shared_pages_are_flushed_in_a_table_that_stays() {
     let machine = machine(32, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine).audited(&machine);
-    let area = map_at(&space, GIB, MIB2, RW);
-    fill(&cpu, &space, area, 0..512, 1);
+    let (cpu, space, area) = filled(&machine, 512, 1);
     let child = space.fork().unwrap();
     let other = space.fork().unwrap();
     child.madvise(page(area, 5), 400 * PAGE, Advice::DontNeed).unwrap();
@@ -170,8 +157,7 @@ const PAGES: u64 = 700;
 
 fn random_tree(random: &mut Random, config: MemoryConfig) {
     let machine: Machine = Setup::mib(64).memory(config).build();
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine).audited(&machine);
+    let (cpu, space) = cpu_and_space(&machine);
     // Over the border of two tables.
     let start = VirtAddr(GIB - 100 * PAGE);
     let mut processes = vec![Process::with_pages(space, start, PAGES)];

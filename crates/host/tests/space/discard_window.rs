@@ -20,14 +20,22 @@ fn check_used(used: u64, calls: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>), ex
 }
 
 /// A page that was unmapped, under its folio lock and with a reference.
-type Unmapping<'m> = (Pfn, FolioGuard<'m, HostPlatform>);
+pub(crate) type Unmapping<'m> = (Pfn, FolioGuard<'m, HostPlatform>);
 
 /// The folio lock of what is mapped at `addr`, and a reference.
-fn hold<'m>(machine: &'m Machine, space: &HostSpace<'m>, addr: VirtAddr) -> Unmapping<'m> {
+pub(crate) fn hold<'m>(machine: &'m Machine, space: &HostSpace<'m>, addr: VirtAddr) -> Unmapping<'m> {
     let frames = machine.memory().spaces().frames();
     let head = space.pin_page_fast(addr, Access::Read).unwrap().pfn();
     assert!(frames.known(head).try_get(), "the page is there");
     (head, frames.folios().try_lock_folio(head).unwrap())
+}
+
+/// Unlocks it and drops the reference, after the flush.
+pub(crate) fn release(machine: &Machine, (head, guard): Unmapping<'_>) {
+    let spaces = machine.memory().spaces();
+    drop(guard);
+    spaces.swap().cache().leave_if_unnamed(head);
+    spaces.memcgs().folios().release_folio(head);
 }
 
 /// As [`check_used`]; before the discard `first` has unmapped another page in the same batch.
@@ -41,8 +49,8 @@ fn check_after(
     calls: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>),
     expected: &AccessResult<u64>,
 ) {
-    let machine = machine(16, 2);
-    swap_on_ram(&machine, 1024);
+    let machine = swapping(16, 2, 1024);
+    // A child of it exits in the window, when nothing can be audited.
     let space = create_space(&machine);
     map_at(&space, TABLE.0, MIB2, RW);
     let (reader, caller) = (machine.vcpu(0).unwrap(), machine.vcpu(1).unwrap());
@@ -51,19 +59,14 @@ fn check_after(
         fill(&reader, &space, AT, 0..used, 1);
         space.madvise(AT, PAGE, Advice::Free).unwrap();
         assert_eq!(program.read_u64(AT), Ok(1), "without the translation the test means nothing");
-        let spaces = machine.memory().spaces();
-        let mut batch = UnmapBatch::new(spaces.rmap());
+        let mut batch = UnmapBatch::new(machine.memory().spaces().rmap());
         let before = first(&machine, &space, &mut batch);
         let (head, guard) = hold(&machine, &space, AT);
         assert_eq!(unmap_to_discard(&mut batch, head), Unmapped::All);
         caller.run(|| calls(&machine, &caller, &space));
         assert_eq!(program.read_u64(AT), *expected, "in the window, with {used} pages used");
         batch.flush();
-        for (head, guard) in [Some((head, guard)), before].into_iter().flatten() {
-            drop(guard);
-            spaces.swap().cache().leave_if_unnamed(head);
-            spaces.memcgs().folios().release_folio(head);
-        }
+        [Some((head, guard)), before].into_iter().flatten().for_each(|out| release(&machine, out));
         assert_eq!(program.read_u64(AT), *expected, "after it");
     });
     assert_audit(&machine);

@@ -26,8 +26,7 @@ type Emptying = fn(&HostSpace<'_>, VirtAddr);
 /// bytes of tables at the end.
 fn walk(technique: TablesTechnique, offset: u64, access: Access, empty: Emptying) -> u64 {
     let machine = roomy(64, technique);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE.0, GIB, RW);
+    let (cpu, space, _) = mapped(&machine, BASE.0, GIB);
     let program = cpu.program(&space);
     let mut at = VirtAddr(BASE.0 + offset);
     while at.0 + MIB2 <= BASE.0 + GIB {
@@ -90,8 +89,7 @@ fn every_call_that_empties_tables_frees_them() {
 #[test]
 fn a_call_over_everything_leaves_no_table() {
     let machine = roomy(16, TablesTechnique::Free);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE.0, 512 * GIB, RW);
+    let (cpu, space, _) = mapped(&machine, BASE.0, 512 * GIB);
     for at in [0, 3 * MIB2, 7 * GIB, 511 * GIB] {
         cpu.program(&space).write_u64(VirtAddr(BASE.0 + at), 1).unwrap();
     }
@@ -106,8 +104,7 @@ fn a_call_over_everything_leaves_no_table() {
 #[test]
 fn a_border_that_is_crossed_to_and_fro_keeps_its_tables() {
     let machine = roomy(16, TablesTechnique::Free);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE.0, GIB, RW);
+    let (cpu, space, _) = mapped(&machine, BASE.0, GIB);
     let retired = || count(&machine, VmEvent::LimboRetired);
     cpu.program(&space).write_u64(BASE, 1).unwrap();
     let before = retired();
@@ -164,8 +161,7 @@ fn a_kept_empty_table_is_checked_before_it_is_freed() {
 #[test]
 fn a_table_whose_last_pages_wait_for_the_flush_is_freed() {
     let machine = machine(16, 2);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE.0, MIB2, RW);
+    let (cpu, space, _) = mapped(&machine, BASE.0, MIB2);
     // It has no page, but it keeps the table from being freed with the mapping.
     space.mprotect(page(BASE, 300), PAGE, READ, false).unwrap();
     fill(&cpu, &space, BASE, 0..200, 0);
@@ -186,10 +182,7 @@ fn a_fault_without_memory_reaps_retired_tables() {
     let program = cpu.program(&space);
     map_at(&space, BASE.0, GIB, RW);
     // Tables that are emptied, one after the other, by a program that needs nearly all of RAM.
-    let mut written = 0;
-    while program.write_u64(page(BASE, written), 1).is_ok() {
-        written += 1;
-    }
+    fill_memory(&cpu, &space, BASE);
     for round in 1..64 {
         cpu.run(|| dontneed(&space, page(BASE, 0), 8 * PAGE));
         // Three tables and a page, four times.
@@ -213,7 +206,7 @@ fn faults_continue_while_tables_are_freed() {
     let seed = setting("QUIRE_SEED", 61);
     println!("QUIRE_SEED={seed}");
     let machine = machine(32, 3);
-    let space = create_space(&machine);
+    let space = create_space(&machine).audited(&machine);
     const BLOCKS: u64 = 6;
     // Of each block the first half is dropped all the time; the second halves belong to one thread each.
     map_at(&space, BASE.0, BLOCKS * MIB2, RW);
@@ -249,7 +242,6 @@ fn faults_continue_while_tables_are_freed() {
             }
         });
     });
-    assert_audit(&machine);
 }
 
 /// Whole tables: what one call covers while others fault in it.
@@ -321,10 +313,7 @@ fn a_fault_finds_the_table_that_it_held_in_limbo() {
         }
         // A table with nothing but a zero page, and then all of RAM.
         assert_eq!(program.read_u64(small), Ok(0));
-        let mut written = 0;
-        while program.write_u64(page(full, written), 1).is_ok() {
-            written += 1;
-        }
+        fill_memory(&cpu, &child, full);
         assert_eq!(frames.reports().totals().free, 0);
     }
     let sent = || machine.memory().platform().counters().shootdowns;

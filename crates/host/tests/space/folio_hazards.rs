@@ -15,8 +15,7 @@ fn machine_of_orders<F: PagingFormat>(mib: u64, cpus: usize, sizes: &[u8]) -> Ma
 fn a_prot_none_folio_is_shared_by_fork_like_any_other() {
     for order in [9, 4] {
         let machine: Machine = machine_of_orders(32, 1, &[order]);
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, GIB, MIB2, RW);
+        let (cpu, space, area) = mapped(&machine, GIB, MIB2);
         write(&cpu, &space, area, 1);
         space.mprotect(area, MIB2, NONE, false).unwrap();
         let child = space.fork().unwrap();
@@ -33,8 +32,7 @@ fn a_prot_none_folio_is_shared_by_fork_like_any_other() {
 #[test]
 fn a_shared_leaf_behind_a_full_gather_loses_its_count() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine).audited(&machine);
+    let (cpu, space) = cpu_and_space(&machine);
     // Small pages first: the mapping begins within a table, and the page before it keeps that table.
     let small = map_at(&space, GIB + PAGE, MIB2 - PAGE, RW);
     let large = map_at(&space, GIB + MIB2, MIB2, RW);
@@ -52,9 +50,7 @@ fn a_shared_leaf_behind_a_full_gather_loses_its_count() {
 fn no_folio_is_larger_than_a_table_of_the_format() {
     for orders in [&[2, 3, 4, 5, 6, 7, 8, 9][..], &[7], &[9], &[8, 5]] {
         let machine: Machine<Invented3> = machine_of_orders(32, 1, orders);
-        let cpu = machine.vcpu(0).unwrap();
-        let space = create_space(&machine).audited(&machine);
-        let area = map_at(&space, GIB, 2048 * PAGE, RW);
+        let (cpu, space, area) = mapped(&machine, GIB, 2048 * PAGE);
         for at in [70, 0, 1024, 2047] {
             write(&cpu, &space, page(area, at), at + 1);
             assert_audit(&machine);
@@ -72,8 +68,7 @@ fn no_folio_is_larger_than_a_table_of_the_format() {
 #[test]
 fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
     let machine: Machine = machine_of_orders(32, 1, &[4]);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 16 * PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, GIB, 16 * PAGE);
     write(&cpu, &space, area, 1);
     space.madvise(area, 8 * PAGE, Advice::DontFork).unwrap();
     let child = space.fork().unwrap();
@@ -81,9 +76,7 @@ fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
     space.mprotect(area, 8 * PAGE, READ, false).unwrap();
     space.mprotect(area, 8 * PAGE, RW, false).unwrap();
     write(&cpu, &space, area, 7);
-    // SAFETY: the page is pinned, and no other thread runs.
-    let device = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
-    assert_eq!(device, 7, "the program and its device see the same page");
+    assert_eq!(device_reads(&machine, &pinned), 7, "the program and its device see the same page");
     drop(pinned);
     drop(child);
 }
@@ -92,8 +85,7 @@ fn a_pinned_page_of_a_half_shared_folio_stays_the_programs_own() {
 #[test]
 fn a_walk_ends_at_the_leaf_that_maps_the_whole_folio() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, MIB2, RW);
+    let (cpu, space, area) = mapped(&machine, GIB, MIB2);
     write(&cpu, &space, area, 1);
     let pinned = space.pin_page(area, Access::Read).unwrap();
     let head = pinned.pfn();
@@ -111,8 +103,7 @@ fn a_walk_ends_at_the_leaf_that_maps_the_whole_folio() {
 #[test]
 fn one_pin_too_many_fails() {
     let machine: Machine = machine_of_orders(32, 1, &[9]);
-    let (cpu, space) = cpu_and_space(&machine);
-    let small = map_at(&space, GIB - PAGE, PAGE, RW);
+    let (cpu, space, small) = mapped(&machine, GIB - PAGE, PAGE);
     let large = map_at(&space, GIB, MIB2, RW);
     for addr in [small, large] {
         write(&cpu, &space, addr, 1);

@@ -135,8 +135,8 @@ fn no_fault_fails_while_unmapped_parts_of_folios_would_do() {
             tenant.check_all();
             assert!(splits(&machine, orders) > 0, "memory was not short");
             // Only what is mapped is left when the deferred split queue is empty.
-            machine.memory().spaces().thp().split_deferred(u64::MAX);
-            assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 0);
+            split_deferred(&machine);
+            assert_eq!(waiting_to_split(&machine), 0);
             let figures = space.figures();
             let mapped = (figures.resident + figures.page_tables) / PAGE;
             let kept = used_frames(&machine) - unused - mapped;

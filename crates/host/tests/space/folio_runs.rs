@@ -7,18 +7,11 @@ fn machine_of_order(order: u8) -> Machine {
     Setup::mib(32).folios(orders(&[order])).build()
 }
 
-fn frame_of(space: &HostSpace<'_>, addr: VirtAddr) -> Pfn {
-    space.pin_page(addr, Access::Read).unwrap().pfn()
-}
-
 /// Hazard: a run that spans two folios. Neighbours in memory and in the table are two runs all the same.
 #[test]
 fn a_run_ends_where_its_folio_ends() {
     let machine = machine_of_order(2);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine);
-    let area = map_at(&space, GIB, 128 * PAGE, RW);
-    fill(&cpu, &space, area, 0..128, 1);
+    let (cpu, space, area) = filled(&machine, 128, 1);
     let follows = |at| frame_of(&space, page(area, at)).0 + 4 == frame_of(&space, page(area, at + 4)).0;
     assert!((0..124).step_by(4).any(follows), "no folio follows another");
     let child = space.fork().unwrap();
@@ -61,8 +54,7 @@ fn a_run_ends_with_its_range() {
         let machine = machine_of_order(order);
         let (cpu, space) = cpu_and_space(&machine);
         // Over a border of tables, and with a mapping after it.
-        let area = map_at(&space, GIB - 512 * PAGE, 1024 * PAGE, RW);
-        fill(&cpu, &space, area, 0..1024, 1);
+        let area = map_filled(&cpu, &space, GIB - 512 * PAGE, 1024, 1);
         let child = space.fork().unwrap();
         let mut gone = vec![];
         for (at, len) in [(3, 2), (13, 22), (500, 24), (1000, 24)] {
@@ -86,9 +78,7 @@ fn a_run_ends_with_its_range() {
 #[test]
 fn each_entry_of_a_run_keeps_its_own_bits() {
     let machine = machine_of_order(4);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 16 * PAGE, RW);
-    fill(&cpu, &space, area, 0..16, 1);
+    let (cpu, space, area) = filled(&machine, 16, 1);
     drop(space.fork().unwrap());
     // The last owner again: only this entry becomes writable again.
     write(&cpu, &space, page(area, 5), 50);

@@ -45,7 +45,7 @@ fn guards(space: &HostSpace<'_>, addr: VirtAddr, pages: u64) -> Vec<u64> {
 
 /// A machine that gives every program large folios.
 fn huge(mib: u64) -> Machine {
-    Setup::mib(mib).overcommit().huge(HugePolicy::default().with_enabled(HugeEnabled::Always)).build()
+    Setup::mib(mib).overcommit().always_huge().build()
 }
 
 fn map_file(space: &HostSpace<'_>, addr: VirtAddr, pages: u64, shared: bool, may: Protection) -> VirtAddr {
@@ -58,8 +58,7 @@ fn map_file(space: &HostSpace<'_>, addr: VirtAddr, pages: u64, shared: bool, may
 fn refuses_and_gives_back<F: PagingFormat>() {
     let machine: Machine<F> = Setup::mib(8).build();
     let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB - 4 * PAGE, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 0..8, 10);
+    let area = map_filled(&cpu, &space, GIB - 4 * PAGE, 8, 10);
     let before = space.figures();
     space.madvise(page(area, 2), 4 * PAGE, Advice::GuardInstall).unwrap();
     assert_guarded(&cpu, &space, area, 2..6);
@@ -99,10 +98,8 @@ fn a_guard_is_refused_as_memory_that_is_not_mapped_only_where_the_mapping_allows
 
 #[test]
 fn guards_outlive_the_advice_that_drops_contents() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 1024);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, MIB2, RW);
+    let machine = swapping(16, 1, 1024);
+    let (cpu, space, area) = mapped(&machine, GIB, MIB2);
     for advice in [
         Advice::DontNeed,
         Advice::DontNeedLocked,
@@ -131,8 +128,7 @@ fn guards_outlive_the_advice_that_drops_contents() {
 fn a_table_that_holds_only_guards_stays() {
     for technique in [TablesTechnique::Keep, TablesTechnique::Free] {
         let machine = Setup::mib(8).with(|memory| memory.techniques.tables = technique).build();
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, BASE.0, 2 * MIB2, RW);
+        let (cpu, space, area) = mapped(&machine, BASE.0, 2 * MIB2);
         fill(&cpu, &space, area, 0..512, 0);
         install(&space, page(area, 100), 1);
         let tables = space.figures().page_tables;
@@ -152,8 +148,7 @@ fn a_table_that_holds_only_guards_stays() {
 #[test]
 fn tables_of_removed_guards_are_freed_when_empty() {
     let machine = machine(32, 1);
-    let (_, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 4 * MIB2, RW);
+    let (_, space, area) = mapped(&machine, BASE.0, 4 * MIB2);
     install(&space, area, 2048);
     let tables = space.figures().page_tables;
     remove(&space, area, 2048);
@@ -178,8 +173,7 @@ fn a_guard_keeps_a_stack_small() {
 #[test]
 fn no_folio_of_some_pages_covers_a_guard() {
     let machine = Setup::mib(8).folios(orders(&[4])).build();
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 32 * PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, BASE.0, 32 * PAGE);
     install(&space, page(area, 5), 1);
     write(&cpu, &space, area, 1);
     write(&cpu, &space, page(area, 16), 1);
@@ -190,8 +184,7 @@ fn no_folio_of_some_pages_covers_a_guard() {
 #[test]
 fn guards_take_the_place_of_a_large_leaf_without_memory() {
     let machine = huge(16);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 4 * MIB2, RW);
+    let (cpu, space, area) = mapped(&machine, BASE.0, 4 * MIB2);
     // A folio, the huge zero page, and a folio of which two pages stay.
     write(&cpu, &space, area, 1);
     assert_eq!(read(&cpu, &space, page(area, 512)), 0);
@@ -213,12 +206,11 @@ fn guards_take_the_place_of_a_large_leaf_without_memory() {
 #[test]
 fn a_large_leaf_is_not_touched_by_the_removal_of_guards() {
     let machine = huge(16);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, MIB2, RW);
+    let (cpu, space, area) = mapped(&machine, BASE.0, MIB2);
     write(&cpu, &space, area, 5);
     remove(&space, page(area, 3), 8);
     assert_eq!(space.figures().resident, MIB2);
-    assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
+    assert_eq!(pmd_mapped(&machine), 1);
     assert_eq!(read(&cpu, &space, area), 5);
 }
 
@@ -227,8 +219,7 @@ fn no_collapse_covers_a_guard() {
     let machine = huge(16);
     swap_on_ram(&machine, 1024);
     let memory = machine.memory();
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, MIB2, RW);
+    let (cpu, space, area) = mapped(&machine, BASE.0, MIB2);
     install(&space, page(area, 7), 1);
     fill(&cpu, &space, area, 8..512, 1);
     assert_eq!(space.madvise(area, MIB2, Advice::Collapse), Err(Error::WrongMapping));
@@ -244,15 +235,13 @@ fn no_collapse_covers_a_guard() {
 
 #[test]
 fn guards_free_what_is_paged_out() {
-    let machine = machine(8, 1);
-    swap_on_ram(&machine, 64);
+    let machine = swapping(8, 1, 64);
     let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 32 * PAGE, RW);
-    fill(&cpu, &space, area, 0..32, 3);
+    let area = map_filled(&cpu, &space, BASE.0, 32, 3);
     space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
-    assert_eq!(machine.memory().swap().devices().free_slots(), 32);
+    assert_eq!(free_slots(&machine), 32);
     install(&space, area, 16);
-    assert_eq!(machine.memory().swap().devices().free_slots(), 48);
+    assert_eq!(free_slots(&machine), 48);
     assert_eq!(space.figures().swapped, 16 * PAGE);
     assert_guarded(&cpu, &space, area, 0..16);
     assert_filled(&cpu, &space, area, 16..32, 3);
@@ -261,8 +250,7 @@ fn guards_free_what_is_paged_out() {
 #[test]
 fn populating_ends_at_a_guard() {
     let machine = machine(8, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 8 * PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, BASE.0, 8 * PAGE);
     install(&space, page(area, 3), 1);
     for advice in [Advice::PopulateRead, Advice::PopulateWrite] {
         assert_eq!(space.madvise(area, 8 * PAGE, advice), Err(Error::BadAddress));
@@ -290,8 +278,7 @@ fn populating_ends_at_a_guard() {
 fn a_pin_of_a_guard_fails() {
     let machine = machine(8, 1);
     let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 2 * PAGE, RW);
-    fill(&cpu, &space, area, 0..2, 1);
+    let area = map_filled(&cpu, &space, BASE.0, 2, 1);
     install(&space, area, 1);
     for access in [Access::Read, Access::Write] {
         assert!(space.pin_page_fast(area, access).is_none());
@@ -303,8 +290,7 @@ fn a_pin_of_a_guard_fails() {
 fn a_page_that_a_device_has_pinned_outlives_its_guard() {
     let machine = machine(8, 1);
     let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, PAGE, RW);
-    write(&cpu, &space, area, 1);
+    let area = map_filled(&cpu, &space, BASE.0, 1, 1);
     let pinned = space.pin_page(area, Access::Write).unwrap();
     install(&space, area, 1);
     assert_guarded(&cpu, &space, area, [0]);
@@ -316,8 +302,7 @@ fn a_page_that_a_device_has_pinned_outlives_its_guard() {
 #[test]
 fn a_fork_copies_guards() {
     let machine = machine(8, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 8 * PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, BASE.0, 8 * PAGE);
     write(&cpu, &space, page(area, 4), 9);
     install(&space, area, 2);
     // Nothing was ever written to a file's pages, so that nothing else would be copied.
@@ -342,8 +327,7 @@ fn a_fork_copies_guards() {
 #[test]
 fn what_is_wiped_on_fork_has_no_guards_in_the_child() {
     let machine = machine(8, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 4 * PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, BASE.0, 4 * PAGE);
     install(&space, area, 2);
     space.madvise(area, 4 * PAGE, Advice::WipeOnFork).unwrap();
     let child = space.fork().unwrap();
@@ -358,8 +342,7 @@ fn guards_move_with_their_mapping() {
             for how in [MOVE, LEAVE] {
                 let setup = Setup::mib(16).overcommit();
                 let machine = setup.with(|memory| memory.techniques.mremap = technique).build();
-                let (cpu, space) = cpu_and_space(&machine);
-                let area = map_at(&space, BASE.0, pages * PAGE, RW);
+                let (cpu, space, area) = mapped(&machine, BASE.0, pages * PAGE);
                 fill(&cpu, &space, area, [0, pages - 1], 50);
                 install(&space, page(area, 2), 3);
                 let to = VirtAddr(BASE.0 + 4 * GIB + shift);
@@ -408,8 +391,7 @@ fn a_guard_in_front_of_shared_memory_hides_its_contents() {
 #[test]
 fn mappings_that_take_no_guards_refuse_them() {
     let machine = machine(8, 1);
-    let (_, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 4 * PAGE, RW);
+    let (_, space, area) = mapped(&machine, BASE.0, 4 * PAGE);
     space.mlock(area, PAGE, false).unwrap();
     assert_eq!(space.madvise(area, PAGE, Advice::GuardInstall), Err(Error::WrongMapping));
     // The refusal ends the call, and nothing says that there were guards.
@@ -422,8 +404,7 @@ fn mappings_that_take_no_guards_refuse_them() {
 #[test]
 fn guards_over_a_hole_are_installed_and_the_hole_reported() {
     let machine = machine(8, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, BASE.0, 6 * PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, BASE.0, 6 * PAGE);
     space.munmap(page(area, 2), PAGE).unwrap();
     assert_eq!(space.madvise(area, 6 * PAGE, Advice::GuardInstall), Err(Error::NotMapped));
     assert_eq!(guards(&space, area, 6), [0, 1, 3, 4, 5]);
@@ -516,8 +497,7 @@ fn a_fork_beside_guards_makes_no_page_without_an_anon_vma() {
 /// Hazard: a pin copies a page of a file that a fork has shared, in a mapping without an anon_vma.
 #[test]
 fn a_pin_beside_guards_makes_no_page_without_an_anon_vma() {
-    let machine = machine(8, 1);
-    swap_on_ram(&machine, 64);
+    let machine = swapping(8, 1, 64);
     let (cpu, space) = cpu_and_space(&machine);
     let file = read_file_with_a_guard(&cpu, &space);
     let child = space.fork().unwrap();
@@ -529,5 +509,4 @@ fn a_pin_beside_guards_makes_no_page_without_an_anon_vma() {
     child.madvise(file, PAGE, Advice::PageOut).unwrap();
     assert_eq!(child.figures().swapped, PAGE, "the page can be paged out");
     assert_eq!((read(&cpu, &space, file), read(&cpu, &child, file)), (0, 3));
-    assert_audit(&machine);
 }

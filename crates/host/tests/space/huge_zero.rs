@@ -16,7 +16,7 @@ fn machine_of_format<F: PagingFormat>(mib: u64, cpus: usize, leaf: Order) -> Mac
 }
 
 /// A machine where a read of untouched memory maps 2 MiB of zeros, if they fit.
-fn machine(mib: u64) -> Machine {
+fn machine_of_leaves(mib: u64) -> Machine {
     machine_of_format(mib, 1, Order::PMD)
 }
 
@@ -31,24 +31,23 @@ fn entries<F: PagingFormat>(space: &HostSpace<'_, F>, addr: u64, len: u64) -> Ve
 const ZEROS: (u64, PageState) = (512, PageState::Zero);
 const FOLIO: (u64, PageState) = (512, PageState::Anonymous);
 
-/// A space with `blocks` blocks at [`BASE`] that were read.
-fn read_blocks(machine: &Machine, blocks: u64) -> HostSpace<'_> {
+/// CPU 0, and a space with `blocks` blocks at [`BASE`] that were read.
+fn read_blocks(machine: &Machine, blocks: u64) -> (Vcpu, HostSpace<'_>) {
     let (cpu, space) = cpu_and_space(machine);
     map_at(&space, BASE, blocks * MIB2, RW);
     for block in 0..blocks {
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + block * MIB2 + 9 * PAGE)), Ok(0));
     }
     assert_eq!(entries(&space, BASE, blocks * MIB2), vec![ZEROS; blocks as usize]);
-    space
+    (cpu, space)
 }
 
 #[test]
 fn a_read_maps_zeros_by_one_leaf_and_costs_a_table() {
-    let machine = machine(32);
+    let machine = machine_of_leaves(32);
     let before = in_use(&machine);
     {
-        let space = read_blocks(&machine, 3);
-        let cpu = machine.vcpu(0).unwrap();
+        let (cpu, space) = read_blocks(&machine, 3);
         map_at(&space, TARGET, MIB2, READ);
         assert_eq!(cpu.program(&space).read_u64(VirtAddr(TARGET)), Ok(0));
         assert_eq!(entries(&space, TARGET, MIB2), [ZEROS], "a mapping that is read only has them too");
@@ -77,10 +76,9 @@ fn a_read_maps_zeros_by_one_leaf_and_costs_a_table() {
 
 #[test]
 fn without_use_zero_page_a_read_gives_a_folio() {
-    let machine = machine(32);
+    let machine = machine_of_leaves(32);
     machine.memory().huge().change(|policy| policy.with_zero_page(false));
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, MIB2, RW);
+    let (cpu, space, _) = mapped(&machine, BASE, MIB2);
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
     assert_eq!(entries(&space, BASE, MIB2), [FOLIO]);
     assert_eq!((count(&machine, VmEvent::ThpFaultAlloc), count(&machine, VmEvent::ThpZeroPageAlloc)), (1, 0));
@@ -92,9 +90,8 @@ fn without_use_zero_page_a_read_gives_a_folio() {
 
 #[test]
 fn the_first_write_gives_a_folio_in_one_fault() {
-    let machine = machine(32);
-    let space = read_blocks(&machine, 3);
-    let cpu = machine.vcpu(0).unwrap();
+    let machine = machine_of_leaves(32);
+    let (cpu, space) = read_blocks(&machine, 3);
     // Linux does not ask again what the mapping wants.
     space.madvise(VirtAddr(BASE + MIB2), MIB2, Advice::NoHugePage).unwrap();
     for block in [0, 1] {
@@ -105,7 +102,7 @@ fn the_first_write_gives_a_folio_in_one_fault() {
     assert_eq!(entries(&space, BASE, 3 * MIB2), [FOLIO, FOLIO, ZEROS]);
     assert_eq!(space.figures().resident, 2 * MIB2);
     assert_eq!((count(&machine, VmEvent::ThpFaultAlloc), count(&machine, VmEvent::ThpSplitPmd)), (2, 0));
-    assert_eq!(machine.memory().frames().events().pmd_mapped(), 2);
+    assert_eq!(pmd_mapped(&machine), 2);
     assert_audit(&machine);
     for at in 0..3 * 512 {
         let expected = if [100, 612].contains(&at) { 7 } else { 0 };
@@ -116,13 +113,11 @@ fn the_first_write_gives_a_folio_in_one_fault() {
 /// Without memory for a folio, the leaf is split and one page is copied.
 #[test]
 fn a_write_without_memory_for_a_folio_gives_a_page() {
-    let machine = machine(32);
-    let space = read_blocks(&machine, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let fail_points = machine.memory().frames().fail_points();
-    fail_points.set(FailPlan::nth(1).at(FailAim::Site(FailSite::ANONYMOUS)));
-    cpu.program(&space).write_u64(VirtAddr(BASE + 5 * PAGE), 7).unwrap();
-    fail_points.set(FailPlan::OFF);
+    let machine = machine_of_leaves(32);
+    let (cpu, space) = read_blocks(&machine, 1);
+    failing(&machine, FailPlan::nth(1).at(FailAim::Site(FailSite::ANONYMOUS)), || {
+        cpu.program(&space).write_u64(VirtAddr(BASE + 5 * PAGE), 7).unwrap();
+    });
     assert_eq!(space.figures().resident, PAGE);
     assert_eq!((count(&machine, VmEvent::ThpFaultFallback), count(&machine, VmEvent::ThpSplitPmd)), (1, 1));
     let mapped = entries(&space, BASE, MIB2);
@@ -136,13 +131,11 @@ fn a_write_without_memory_for_a_folio_gives_a_page() {
 /// Without memory for the huge zero page, the read maps the zero page.
 #[test]
 fn a_read_without_memory_for_the_huge_zero_page_maps_the_zero_page() {
-    let machine = machine(32);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, 2 * MIB2, RW);
-    let fail_points = machine.memory().frames().fail_points();
-    fail_points.set(FailPlan::every(1).at(FailAim::Site(FailSite::new("huge_zero"))));
-    assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
-    fail_points.set(FailPlan::OFF);
+    let machine = machine_of_leaves(32);
+    let (cpu, space, _) = mapped(&machine, BASE, 2 * MIB2);
+    failing(&machine, FailPlan::every(1).at(FailAim::Site(FailSite::new("huge_zero"))), || {
+        assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE)), Ok(0));
+    });
     assert_eq!(entries(&space, BASE, 2 * MIB2), [(1, PageState::Zero)]);
     assert_eq!(count(&machine, VmEvent::ThpZeroPageAllocFailed), 1);
     assert_eq!(count(&machine, VmEvent::ThpFaultFallback), 1);
@@ -165,16 +158,15 @@ fn a_part_that_changes_leaves_small_zero_pages() {
     ];
     for (name, change, left) in changes {
         for first in [0, 100, 496] {
-            let machine = machine(32);
-            let space = read_blocks(&machine, 2);
+            let machine = machine_of_leaves(32);
+            let (cpu, space) = read_blocks(&machine, 2);
             change(&space, page(VirtAddr(BASE), first), 16 * PAGE);
             let mapped = entries(&space, BASE, MIB2);
             assert_eq!(mapped, vec![(1, PageState::Zero); left], "{name} from page {first}");
             assert_eq!(entries(&space, BASE + MIB2, MIB2), [ZEROS], "{name}");
             assert_eq!(count(&machine, VmEvent::ThpSplitPmd), 1, "{name}");
-            assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 0);
+            assert_eq!(waiting_to_split(&machine), 0);
             assert_audit(&machine);
-            let cpu = machine.vcpu(0).unwrap();
             cpu.program(&space).write_u64(VirtAddr(BASE + 50 * PAGE), 1).unwrap();
             assert_eq!(space.figures().resident, PAGE, "{name}: a write gives one page");
             for at in (0..512).filter(|at| *at != 50) {
@@ -187,25 +179,26 @@ fn a_part_that_changes_leaves_small_zero_pages() {
 }
 
 #[test]
-fn munmap_that_ends_inside_two_pmds_removes_all_between() {
-    let machine = machine(32);
-    let space = read_blocks(&machine, 12);
-    space.munmap(VirtAddr(BASE + MIB2 / 2), 11 * MIB2).unwrap();
-    assert_eq!(entries(&space, BASE, 12 * MIB2), vec![(1, PageState::Zero); 512]);
-    assert_audit(&machine);
-    drop(space);
-    // The same by advice, which keeps the mapping.
-    let space = read_blocks(&machine, 12);
-    space.madvise(VirtAddr(BASE + MIB2 / 2), 11 * MIB2, Advice::DontNeed).unwrap();
-    assert_eq!(entries(&space, BASE, 12 * MIB2), vec![(1, PageState::Zero); 512]);
-    assert_audit(&machine);
+fn a_call_that_ends_inside_two_pmds_removes_all_between() {
+    type Call = fn(&HostSpace<'_>, VirtAddr, u64);
+    let calls: [Call; 2] = [
+        |space, addr, len| space.munmap(addr, len).unwrap(),
+        // This keeps the mapping.
+        |space, addr, len| space.madvise(addr, len, Advice::DontNeed).unwrap(),
+    ];
+    for call in calls {
+        let machine = machine_of_leaves(32);
+        let (_cpu, space) = read_blocks(&machine, 12);
+        call(&space, VirtAddr(BASE + MIB2 / 2), 11 * MIB2);
+        assert_eq!(entries(&space, BASE, 12 * MIB2), vec![(1, PageState::Zero); 512]);
+    }
 }
 
 /// MADV_FREE has nothing to free: the leaf stays, also for a part.
 #[test]
 fn advice_that_frees_leaves_zeros_alone() {
-    let machine = machine(32);
-    let space = read_blocks(&machine, 2);
+    let machine = machine_of_leaves(32);
+    let (_cpu, space) = read_blocks(&machine, 2);
     space.madvise(VirtAddr(BASE + PAGE), MIB2, Advice::Free).unwrap();
     space.madvise(VirtAddr(BASE), 2 * MIB2, Advice::Free).unwrap();
     assert_eq!(entries(&space, BASE, 2 * MIB2), [ZEROS, ZEROS]);
@@ -217,9 +210,8 @@ fn advice_that_frees_leaves_zeros_alone() {
 
 #[test]
 fn a_child_shares_the_zeros_until_one_writes() {
-    let machine = machine(64);
-    let space = read_blocks(&machine, 3);
-    let cpu = machine.vcpu(0).unwrap();
+    let machine = machine_of_leaves(64);
+    let (cpu, space) = read_blocks(&machine, 3);
     let child = space.fork().unwrap();
     let grandchild = child.fork().unwrap();
     assert_eq!(entries(&grandchild, BASE, 3 * MIB2), [ZEROS; 3]);
@@ -246,9 +238,8 @@ fn a_child_shares_the_zeros_until_one_writes() {
 #[test]
 fn mremap_moves_huge_zeros_whole_or_page_by_page() {
     for (to, expected) in [(TARGET, vec![ZEROS]), (TARGET + PAGE, vec![(1, PageState::Zero); 512])] {
-        let machine = machine(32);
-        let space = read_blocks(&machine, 2);
-        let cpu = machine.vcpu(0).unwrap();
+        let machine = machine_of_leaves(32);
+        let (cpu, space) = read_blocks(&machine, 2);
         space.mremap(VirtAddr(BASE), MIB2, MIB2, MOVE, VirtAddr(to)).unwrap();
         assert_eq!(entries(&space, to, MIB2), expected);
         assert_eq!(entries(&space, BASE, 2 * MIB2), [ZEROS]);
@@ -263,9 +254,8 @@ fn mremap_moves_huge_zeros_whole_or_page_by_page() {
 /// No change of permissions makes the zeros writable.
 #[test]
 fn protection_and_its_end_leave_the_zeros_unwritable() {
-    let machine = machine(32);
-    let space = read_blocks(&machine, 2);
-    let cpu = machine.vcpu(0).unwrap();
+    let machine = machine_of_leaves(32);
+    let (cpu, space) = read_blocks(&machine, 2);
     for protection in [NONE, READ, RW, NONE, RW] {
         space.mprotect(VirtAddr(BASE), 2 * MIB2, protection, false).unwrap();
         assert_eq!(entries(&space, BASE, 2 * MIB2), [ZEROS, ZEROS], "{protection:?}");
@@ -280,7 +270,7 @@ fn protection_and_its_end_leave_the_zeros_unwritable() {
     space.madvise(VirtAddr(BASE + MIB2), PAGE, Advice::DontNeed).unwrap();
     assert_audit(&machine);
     assert_eq!(machine.memory().spaces().thp().shrink_huge_zero(), 512);
-    let space = read_blocks(&machine, 1);
+    let (_cpu, space) = read_blocks(&machine, 1);
     space.mprotect(VirtAddr(BASE), MIB2, NONE, false).unwrap();
     space.madvise(VirtAddr(BASE), MIB2, Advice::DontNeed).unwrap();
     assert_audit(&machine);
@@ -289,8 +279,8 @@ fn protection_and_its_end_leave_the_zeros_unwritable() {
 
 #[test]
 fn a_device_reads_the_small_page_and_writes_a_folio() {
-    let machine = machine(32);
-    let space = read_blocks(&machine, 1);
+    let machine = machine_of_leaves(32);
+    let (_cpu, space) = read_blocks(&machine, 1);
     let zero = machine.memory().spaces().zero_page();
     let pinned = space.pin_page(VirtAddr(BASE + 3 * PAGE), Access::Read).unwrap();
     assert_eq!(pinned.pfn(), zero);
@@ -303,8 +293,8 @@ fn a_device_reads_the_small_page_and_writes_a_folio() {
 
 #[test]
 fn locking_and_populating() {
-    let machine = machine(32);
-    let space = read_blocks(&machine, 2);
+    let machine = machine_of_leaves(32);
+    let (_cpu, space) = read_blocks(&machine, 2);
     space.mlock(VirtAddr(BASE), MIB2, false).unwrap();
     space.mlock(VirtAddr(BASE + MIB2), 2 * PAGE, false).unwrap();
     assert_eq!(space.figures().resident, MIB2 + 2 * PAGE);
@@ -321,8 +311,8 @@ fn locking_and_populating() {
 
 #[test]
 fn huge_zeros_count_as_collapsed_unless_they_were_split() {
-    let machine = machine(32);
-    let space = read_blocks(&machine, 2);
+    let machine = machine_of_leaves(32);
+    let (_cpu, space) = read_blocks(&machine, 2);
     machine.memory().spaces().huge().set_khugepaged(KhugepagedSetting::MaxPtesNone, 511).unwrap();
     space.madvise(VirtAddr(BASE), 2 * MIB2, Advice::Collapse).unwrap();
     assert_eq!(entries(&space, BASE, 2 * MIB2), [ZEROS, ZEROS]);
@@ -338,19 +328,14 @@ fn huge_zeros_count_as_collapsed_unless_they_were_split() {
 /// Where a relative of the mapping has zeros in the place of the folio, they do not prevent the split.
 #[test]
 fn a_folio_is_split_past_the_zeros_of_a_child() {
-    let machine = machine(32);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, MIB2, RW);
+    let machine = machine_of_leaves(32);
+    let (cpu, space, _) = mapped(&machine, BASE, MIB2);
     cpu.program(&space).write_u64(VirtAddr(BASE + 9 * PAGE), 7).unwrap();
     let child = space.fork().unwrap();
     child.madvise(VirtAddr(BASE), MIB2, Advice::DontNeed).unwrap();
     assert_eq!(cpu.program(&child).read_u64(VirtAddr(BASE + 9 * PAGE)), Ok(0));
     assert_eq!(entries(&child, BASE, MIB2), [ZEROS]);
-    assert_eq!(
-        space.split_folio(VirtAddr(BASE), Order::ZERO),
-        Ok(511),
-        "all but what was written to is zeros"
-    );
+    assert_eq!(space.split_folio(VirtAddr(BASE), Order::ZERO), Ok(511), "all else is zeros");
     assert!(child.split_folio(VirtAddr(BASE), Order::ZERO).is_err(), "zeros are no folio");
     assert_eq!(entries(&child, BASE, MIB2), [ZEROS]);
     assert_eq!(count(&machine, VmEvent::ThpSplitPmd), 1);
@@ -362,9 +347,8 @@ fn a_folio_is_split_past_the_zeros_of_a_child() {
 #[test]
 fn an_unmapped_huge_zero_page_is_freed_when_memory_runs_short() {
     for mapped in [false, true] {
-        let machine = machine(16);
-        let space = read_blocks(&machine, 1);
-        let cpu = machine.vcpu(0).unwrap();
+        let machine = machine_of_leaves(16);
+        let (cpu, space) = read_blocks(&machine, 1);
         assert!(machine.memory().spaces().thp().huge_zero_page().is_some());
         if !mapped {
             space.munmap(VirtAddr(BASE), MIB2).unwrap();
@@ -373,10 +357,7 @@ fn an_unmapped_huge_zero_page_is_freed_when_memory_runs_short() {
         for part in 0..4 {
             map_at(&space, TARGET + part * (8 << 20), 8 << 20, RW);
         }
-        let mut written = 0;
-        while cpu.program(&space).write_u64(VirtAddr(TARGET + written * PAGE), 1).is_ok() {
-            written += 1;
-        }
+        fill_memory(&cpu, &space, VirtAddr(TARGET));
         assert_eq!(machine.memory().spaces().thp().huge_zero_page().is_some(), mapped);
         assert!(used_frames(&machine) + 64 > machine.memory().frames().reports().totals().managed);
         assert_audit(&machine);

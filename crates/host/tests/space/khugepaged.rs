@@ -13,8 +13,7 @@ fn short_lived_programs_do_not_keep_khugepaged_from_an_old_one() {
     let machine = Setup::mib(64).cpus(1).overcommit().huge(never).build::<X86_64Level4>();
     let (cpu, old) = cpu_and_space(&machine);
     let memory = machine.memory();
-    map_at(&old, BASE.0, MIB2, RW);
-    fill(&cpu, &old, BASE, 0..512, 1);
+    map_filled(&cpu, &old, BASE.0, 512, 1);
     memory.huge().change(|policy| policy.with_enabled(HugeEnabled::Always));
     let mut young = create_space(&machine);
     let mut collapsed = 0;
@@ -71,8 +70,7 @@ fn a_step_of_one_page_gets_on() {
     let machine = Setup::mib(64).cpus(1).overcommit().huge(never).build::<X86_64Level4>();
     let (cpu, space) = cpu_and_space(&machine);
     let memory = machine.memory();
-    map_at(&space, BASE.0, 2 * MIB2, RW);
-    fill(&cpu, &space, BASE, 0..1024, 1);
+    map_filled(&cpu, &space, BASE.0, 1024, 1);
     memory.huge().change(|policy| policy.with_enabled(HugeEnabled::Always));
     memory.huge().set_khugepaged(KhugepagedSetting::PagesToScan, 1).unwrap();
     let steps = [(); 3].map(|()| memory.khugepaged_step());

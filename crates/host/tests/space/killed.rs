@@ -24,8 +24,7 @@ fn for_each_killed(each: impl Fn(&Machine, &Vcpu, &HostSpace<'_>)) {
         for zero_page in [false, true] {
             for tables in [TablesTechnique::Keep, TablesTechnique::default()] {
                 let machine = machine_of(order, zero_page, tables);
-                let (cpu, space) = cpu_and_space(&machine);
-                map_at(&space, WRITTEN.0, 3 * MIB2, RW);
+                let (cpu, space, _) = mapped(&machine, WRITTEN.0, 3 * MIB2);
                 write(&cpu, &space, page(WRITTEN, 5), 7);
                 assert_eq!(read(&cpu, &space, SEEN), 0);
                 space.oom().kill();
@@ -104,8 +103,7 @@ fn a_program_is_not_collapsed_from_its_kill_on() {
     for killed in [false, true] {
         for by_call in [false, true] {
             let machine = machine_of(0, false, TablesTechnique::default());
-            let (cpu, space) = cpu_and_space(&machine);
-            map_at(&space, WRITTEN.0, MIB2, RW);
+            let (cpu, space, _) = mapped(&machine, WRITTEN.0, MIB2);
             write(&cpu, &space, page(WRITTEN, 5), 7);
             if killed {
                 space.oom().kill();

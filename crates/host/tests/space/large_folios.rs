@@ -13,27 +13,18 @@ fn machine_of_order(mib: u64, order: u8) -> Machine {
     Setup::mib(mib).folios(orders(&[order])).build()
 }
 
-fn folios(machine: &Machine, order: u8, counter: FolioCounter) -> u64 {
-    machine.memory().frames().events().folios(Order::new(order).unwrap(), counter)
-}
-
 #[test]
 fn a_mapped_folio_is_split_to_every_lower_order() {
     for to in 0..4 {
         let machine = machine_of_order(32, 4);
-        let (cpu, space) = cpu_and_space(&machine);
-        map_at(&space, BASE, 64 * PAGE, RW);
-        fill(&cpu, &space, VirtAddr(BASE), 0..64, 1);
+        let (cpu, space, _) = filled(&machine, 64, 1);
         assert_eq!(folios(&machine, 4, FolioCounter::NrAnon), 4);
         let before = used_frames(&machine);
         let order = Order::new(to).unwrap();
         assert_eq!(space.split_folio(VirtAddr(BASE + 5 * PAGE), order), Ok(0));
         assert_eq!(space.split_folio(VirtAddr(BASE + 5 * PAGE), order), Err(SplitError::NotLarger));
         assert_eq!(used_frames(&machine), before);
-        assert_eq!(
-            (folios(&machine, 4, FolioCounter::NrAnon), folios(&machine, 4, FolioCounter::Split)),
-            (3, 1)
-        );
+        assert_eq!([FolioCounter::NrAnon, FolioCounter::Split].map(|it| folios(&machine, 4, it)), [3, 1]);
         assert_audit(&machine);
         assert_filled(&cpu, &space, VirtAddr(BASE), 0..64, 1);
         fill(&cpu, &space, VirtAddr(BASE), 0..64, 1);
@@ -46,17 +37,14 @@ fn a_mapped_folio_is_split_to_every_lower_order() {
 #[test]
 fn a_folio_that_several_spaces_map_is_split_for_all() {
     let machine = machine_of_order(32, 9);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine);
-    map_at(&space, BASE, MIB2, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
-    assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
+    let (cpu, space, _) = filled(&machine, 512, 1);
+    assert_eq!(pmd_mapped(&machine), 1);
     let children: Vec<_> = (0..3).map(|_| space.fork().unwrap()).collect();
     children[0].munmap(VirtAddr(BASE), 100 * PAGE).unwrap();
     children[1].madvise(VirtAddr(BASE + 50 * PAGE), 400 * PAGE, Advice::DontNeed).unwrap();
     assert_audit(&machine);
     assert_eq!(children[2].split_folio(VirtAddr(BASE), Order::new(3).unwrap()), Ok(0));
-    assert_eq!(machine.memory().frames().events().pmd_mapped(), 0);
+    assert_eq!(pmd_mapped(&machine), 0);
     assert_audit(&machine);
     assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
     assert_filled(&cpu, &children[0], VirtAddr(BASE), 100..512, 1);
@@ -68,21 +56,18 @@ fn a_folio_that_several_spaces_map_is_split_for_all() {
 #[test]
 fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     let machine = machine_of_order(16, 9);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine).audited(&machine);
-    map_at(&space, BASE, 2 * MIB2, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
+    let (cpu, space, _) = filled(&machine, 1024, 1);
     let full = used_frames(&machine);
     space.munmap(VirtAddr(BASE + 2 * PAGE), 500 * PAGE).unwrap();
-    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
+    assert_eq!(waiting_to_split(&machine), 1);
     assert_eq!(count(&machine, VmEvent::ThpDeferredSplitPage), 1);
     assert_eq!(used_frames(&machine), full, "a part of a folio is not freed at once");
     assert_audit(&machine);
     // A second partial unmap finds it on the queue.
     space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
-    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
+    assert_eq!(waiting_to_split(&machine), 1);
     assert_eq!(machine.memory().spaces().thp().split_deferred(1), 501);
-    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 0);
+    assert_eq!(waiting_to_split(&machine), 0);
     assert_eq!(used_frames(&machine), full - 501);
     assert_eq!(count(&machine, VmEvent::ThpSplitPage), 1);
     assert_audit(&machine);
@@ -93,14 +78,8 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
     for part in 0..4 {
         map_at(&space, 2 * GIB + part * (8 << 20), 8 << 20, RW);
     }
-    machine
-        .memory()
-        .huge()
-        .change(|policy| policy.with_sizes([Order::PMD].into_iter().collect(), SizeEnabled::Never));
-    let mut written = 0;
-    while cpu.program(&space).write_u64(VirtAddr(2 * GIB + written * PAGE), 1).is_ok() {
-        written += 1;
-    }
+    machine.memory().huge().change(|policy| policy.with_sizes(OrderSet::PMD, SizeEnabled::Never));
+    fill_memory(&cpu, &space, VirtAddr(2 * GIB));
     assert_eq!(count(&machine, VmEvent::ThpSplitPage), 2);
 }
 
@@ -108,40 +87,34 @@ fn the_unmapped_part_of_a_folio_comes_back_when_memory_runs_short() {
 #[test]
 fn a_freed_folio_leaves_the_deferred_split_queue() {
     let machine = machine_of_order(32, 4);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, 64 * PAGE, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..64, 1);
+    let (_cpu, space, _) = filled(&machine, 64, 1);
     for cut in [17, 33, 49] {
         space.munmap(VirtAddr(BASE + cut * PAGE), PAGE).unwrap();
     }
-    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 3);
+    assert_eq!(waiting_to_split(&machine), 3);
     assert_eq!(folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped), 3);
     space.munmap(VirtAddr(BASE + 32 * PAGE), 16 * PAGE).unwrap();
-    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 2);
+    assert_eq!(waiting_to_split(&machine), 2);
     assert_audit(&machine);
     drop(space);
-    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 0);
-    assert_eq!(
-        (folios(&machine, 4, FolioCounter::NrAnon), folios(&machine, 4, FolioCounter::NrAnonPartiallyMapped)),
-        (0, 0)
-    );
+    assert_eq!(waiting_to_split(&machine), 0);
+    let counted = [FolioCounter::NrAnon, FolioCounter::NrAnonPartiallyMapped];
+    assert_eq!(counted.map(|counter| folios(&machine, 4, counter)), [0, 0]);
 }
 
 /// A pinned page keeps its folio from being split, and no page of it is lost.
 #[test]
 fn a_pinned_folio_is_not_split() {
     let machine = machine_of_order(32, 9);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, MIB2, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    let (cpu, space, _) = filled(&machine, 512, 1);
     let pinned = space.pin_page(VirtAddr(BASE + 7 * PAGE), Access::Write).unwrap();
     space.munmap(VirtAddr(BASE + 100 * PAGE), 100 * PAGE).unwrap();
     assert_eq!(space.split_folio(VirtAddr(BASE), Order::ZERO), Err(SplitError::Busy));
-    assert_eq!(machine.memory().spaces().thp().split_deferred(u64::MAX), 0);
-    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
+    assert_eq!(split_deferred(&machine), 0);
+    assert_eq!(waiting_to_split(&machine), 1);
     assert_audit(&machine);
     drop(pinned);
-    assert_eq!(machine.memory().spaces().thp().split_deferred(u64::MAX), 100);
+    assert_eq!(split_deferred(&machine), 100);
     assert_audit(&machine);
     assert_filled(&cpu, &space, VirtAddr(BASE), (0..100).chain(200..512), 1);
 }
@@ -149,15 +122,13 @@ fn a_pinned_folio_is_not_split() {
 #[test]
 fn collapse_makes_one_folio_of_present_pages() {
     let machine = machine_of_order(32, 2);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine);
-    map_at(&space, BASE, 2 * MIB2, RW);
+    let (cpu, space, _) = mapped(&machine, BASE, 2 * MIB2);
     fill(&cpu, &space, VirtAddr(BASE), 0..3, 1);
     fill(&cpu, &space, VirtAddr(BASE), 100..140, 1);
     assert_eq!(cpu.program(&space).read_u64(VirtAddr(BASE + 300 * PAGE)).unwrap(), 0);
     space.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
     assert_eq!(space.figures().resident, MIB2);
-    assert_eq!(machine.memory().frames().events().pmd_mapped(), 1);
+    assert_eq!(pmd_mapped(&machine), 1);
     assert_eq!(folios(&machine, 2, FolioCounter::NrAnon), 0);
     assert_audit(&machine);
     assert_filled(&cpu, &space, VirtAddr(BASE), (0..3).chain(100..140), 1);
@@ -175,7 +146,6 @@ fn collapse_makes_one_folio_of_present_pages() {
     assert_eq!(einval(BASE, MIB2), Err(Errno::EINVAL));
 }
 
-/// A child gets a folio of its own, the parent keeps its pages.
 /// Hazard: the pages and the folio that takes their place count at the same time. As on Linux the peak of
 /// resident memory (VmHWM) is what was there before or is there now.
 #[test]
@@ -183,9 +153,7 @@ fn a_collapse_counts_no_page_twice_in_the_peak_of_resident_memory() {
     for pages in [512, 300] {
         let machine = machine_of_khugepaged();
         let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, BASE, MIB2, RW);
-        space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
-        fill(&cpu, &space, area, 0..pages, 1);
+        let area = map_small(&cpu, &space, (BASE, 1), 0..pages, 1);
         space.madvise(area, MIB2, Advice::HugePage).unwrap();
         space.madvise(area, MIB2, Advice::Collapse).unwrap();
         let figures = space.figures();
@@ -195,12 +163,11 @@ fn a_collapse_counts_no_page_twice_in_the_peak_of_resident_memory() {
     }
 }
 
+/// A child gets a folio of its own, the parent keeps its pages.
 #[test]
 fn collapse_in_a_child_copies_what_is_shared() {
     let machine = machine_of_order(32, 3);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, MIB2, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    let (cpu, space, _) = filled(&machine, 512, 1);
     let child = space.fork().unwrap();
     child.madvise(VirtAddr(BASE), MIB2, Advice::Collapse).unwrap();
     cpu.program(&child).write_u64(page(VirtAddr(BASE), 9), 77).unwrap();
@@ -222,9 +189,7 @@ fn collapse_in_a_child_copies_what_is_shared() {
 #[test]
 fn a_folio_that_is_busy_is_deferred_once() {
     let machine = machine_of_order(16, 4);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, 16 * PAGE, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..16, 1);
+    let (cpu, space, _) = filled(&machine, 16, 1);
     let pinned = space.pin_page(page(VirtAddr(BASE), 5), Access::Write).unwrap();
     space.munmap(page(VirtAddr(BASE), 8), 8 * PAGE).unwrap();
     let spaces = machine.memory().spaces();
@@ -244,11 +209,9 @@ fn a_folio_that_is_busy_is_deferred_once() {
 #[test]
 fn a_split_of_a_pinned_folio_leaves_its_pmd_leaf() {
     let machine = machine_of_order(32, 9);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, MIB2, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..512, 1);
+    let (cpu, space, _) = filled(&machine, 512, 1);
     let pinned = space.pin_page(page(VirtAddr(BASE), 5), Access::Write).unwrap();
-    let leaves = || (machine.memory().frames().events().pmd_mapped(), count(&machine, VmEvent::ThpSplitPmd));
+    let leaves = || (pmd_mapped(&machine), count(&machine, VmEvent::ThpSplitPmd));
     assert_eq!(leaves(), (1, 0));
     for _ in 0..3 {
         assert_eq!(space.split_folio(VirtAddr(BASE), Order::ZERO), Err(SplitError::Busy));
@@ -258,7 +221,6 @@ fn a_split_of_a_pinned_folio_leaves_its_pmd_leaf() {
     space.split_folio(VirtAddr(BASE), Order::ZERO).unwrap();
     assert_eq!(leaves(), (0, 1));
     assert_filled(&cpu, &space, VirtAddr(BASE), 0..512, 1);
-    assert_audit(&machine);
 }
 
 /// Hazard: a shortage of frames looks at the folios of one memcg only, or at none of those that come back to
@@ -274,10 +236,8 @@ fn folios_of_all_memcgs_are_split_in_turn() {
     let spaces: Vec<_> = groups
         .iter()
         .map(|&memcg| {
-            let space = create_space(&machine);
-            space.set_memcg(memcg).unwrap();
-            map_at(&space, BASE, FOLIOS * 16 * PAGE, RW);
-            fill(&cpu, &space, VirtAddr(BASE), 0..FOLIOS * 16, 1);
+            let space = space_in(&machine, memcg);
+            map_filled(&cpu, &space, BASE, FOLIOS * 16, 1);
             for folio in 0..FOLIOS {
                 space.munmap(page(VirtAddr(BASE), folio * 16 + 1), PAGE).unwrap();
             }
@@ -289,18 +249,10 @@ fn folios_of_all_memcgs_are_split_in_turn() {
     let thp = memory.spaces().thp();
     assert_eq!((thp.split_deferred(1), waiting()), (1, [2, 3, 3]));
     assert_eq!((thp.split_deferred(3), waiting()), (3, [1, 2, 2]));
-    assert_eq!(
-        (thp.split_deferred_of(groups[1], 2, 9), waiting()),
-        (0, [1, 2, 2]),
-        "too few for this priority"
-    );
+    assert_eq!((thp.split_deferred_of(groups[1], 2, 9), waiting()), (0, [1, 2, 2]), "too few for that");
     assert_eq!((thp.split_deferred_of(groups[1], 0, 1), waiting()), (1, [1, 1, 2]));
     assert_eq!((thp.split_deferred_of(groups[1], 0, 99), waiting()), (1, [1, 0, 2]));
-    assert_eq!(
-        (thp.split_deferred(2), waiting()),
-        (2, [0, 0, 1]),
-        "the turn of the emptied one is passed on"
-    );
+    assert_eq!((thp.split_deferred(2), waiting()), (2, [0, 0, 1]), "the turn is passed on");
     spaces[1].munmap(page(VirtAddr(BASE), 2), PAGE).unwrap();
     assert_eq!((thp.split_deferred(u64::MAX), waiting()), (1, [0; 3]));
     assert_eq!((thp.split_deferred(1), thp.split_deferred_of(groups[2], 0, 1)), (0, 0));
@@ -313,9 +265,7 @@ fn folios_of_all_memcgs_are_split_in_turn() {
 fn a_folio_that_can_have_no_more_references_is_not_split() {
     const FOLIOS: u64 = 3;
     let machine = machine_of_order(32, 4);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, FOLIOS * 16 * PAGE, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..FOLIOS * 16, 1);
+    let (_cpu, space, _) = filled(&machine, FOLIOS * 16, 1);
     for folio in 0..FOLIOS {
         space.munmap(page(VirtAddr(BASE), folio * 16 + 1), PAGE).unwrap();
     }
@@ -331,7 +281,6 @@ fn a_folio_that_can_have_no_more_references_is_not_split() {
     frame.put(MAX_REFS - refs);
     drop(pinned);
     assert_eq!((thp.split_deferred(u64::MAX), memory.memcgs().splits().waiting()), (1, 0));
-    assert_audit(&machine);
 }
 
 /// The call continues behind a block with a pinned page, as in Linux (tried there with `vmsplice`), and
@@ -339,9 +288,7 @@ fn a_folio_that_can_have_no_more_references_is_not_split() {
 #[test]
 fn a_pinned_page_keeps_its_own_block_from_being_collapsed() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, 2 * MIB2, RW);
-    fill(&cpu, &space, VirtAddr(BASE), 0..1024, 1);
+    let (cpu, space, _) = filled(&machine, 1024, 1);
     let pinned = space.pin_page(page(VirtAddr(BASE), 5), Access::Write).unwrap();
     let result = space.madvise(VirtAddr(BASE), 2 * MIB2, Advice::Collapse).map_err(Error::errno);
     assert_eq!(result, Err(Errno::EAGAIN));
@@ -353,7 +300,7 @@ fn a_pinned_page_keeps_its_own_block_from_being_collapsed() {
 
 /// A machine where folios of the PMD's order are for khugepaged to make.
 fn machine_of_khugepaged() -> Machine {
-    Setup::mib(32).huge(HugePolicy::default().with_enabled(HugeEnabled::Always)).build()
+    Setup::mib(32).always_huge().build()
 }
 
 #[test]
@@ -376,7 +323,7 @@ fn khugepaged_collapses_within_its_limits() {
     // A block per step, and nine blocks; the third of each space has no table.
     let collapsed: u64 = (0..9).map(|_| memory.khugepaged_step().collapsed).sum();
     assert_eq!(collapsed, 3);
-    assert_eq!(machine.memory().frames().events().pmd_mapped(), 3);
+    assert_eq!(pmd_mapped(&machine), 3);
     assert_audit(&machine);
     for space in &spaces {
         assert_filled(&cpu, space, VirtAddr(BASE), (0..300).chain(512..520), 1);

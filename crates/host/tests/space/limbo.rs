@@ -61,8 +61,7 @@ fn unmapping_sparse_memory_does_not_fill_the_limbo() {
 /// kswapd frees that before it takes a program's pages.
 #[test]
 fn kswapd_reaps_before_it_pages_out() {
-    let machine = Setup::mib(64).cpus(2).overcommit().reserve().build();
-    swap_on_ram(&machine, 16384);
+    let machine = Setup::mib(64).cpus(2).overcommit().reserve().swap(16384).build();
     let (cpu, space) = cpu_and_space(&machine);
     let frames = machine.memory().frames();
     let program = VirtAddr(BASE.0 + 16 * GIB);
@@ -87,11 +86,7 @@ fn kswapd_reaps_before_it_pages_out() {
     let step = machine.memory().kswapd_step();
     assert!(step.freed > 0 && step.missing == 0, "{step:?}");
     assert!(waiting(&machine) < waited);
-    assert_eq!(
-        space.figures().swapped,
-        0,
-        "a program's pages were taken beside {waited} frames in the limbo"
-    );
+    assert_eq!(space.figures().swapped, 0, "a page was taken beside {waited} frames in the limbo");
     assert_filled(&cpu, &space, program, 0..2048, 1);
 }
 
@@ -119,8 +114,7 @@ fn a_tick_reaps_what_idle_cpus_retired() {
 #[test]
 fn kswapd_moves_what_a_tick_leaves_on_the_lists_of_cpus() {
     let machine: Machine = Setup::mib(1024).cpus(2).build();
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE.0, 64 * MIB2, RW);
+    let (cpu, space, _) = mapped(&machine, BASE.0, 64 * MIB2);
     (0..64 * MIB2 / PAGE).for_each(|page| write(&cpu, &space, VirtAddr(BASE.0 + page * PAGE), 1));
     cpu.run(|| space.munmap(BASE, 64 * MIB2).unwrap());
     let frames = machine.memory().frames();

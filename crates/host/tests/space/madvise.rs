@@ -3,13 +3,12 @@
 use crate::common::*;
 
 /// A large folio of which only the first eight pages are not zeros.
-fn sparse<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
-    let space = create_space(machine).audited(machine);
-    let area = map_at(&space, GIB, MIB2, RW);
+fn sparse(machine: &Machine) -> (Vcpu, HostSpace<'_>, VirtAddr) {
+    let (cpu, space, area) = mapped(machine, GIB, MIB2);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
-    fill(cpu, &space, area, 0..8, 100);
+    fill(&cpu, &space, area, 0..8, 100);
     assert_eq!(space.figures().resident, MIB2);
-    (space, area)
+    (cpu, space, area)
 }
 
 #[test]
@@ -18,14 +17,9 @@ fn a_folio_split_by_advice_frees_its_zero_pages() {
         [(Advice::Cold, 4, 8), (Advice::Free, 4, 8), (Advice::PageOut, 4, 8), (Advice::PageOut, 512, 8)]
     {
         let machine = machine(16, 1);
-        let cpu = machine.vcpu(0).unwrap();
-        let (space, area) = sparse(&machine, &cpu);
+        let (cpu, space, area) = sparse(&machine);
         space.madvise(area, len * PAGE, advice).unwrap();
-        assert_eq!(
-            (space.figures().resident, zeros(&space, area)),
-            (left * PAGE, 504),
-            "{advice:?} of {len}"
-        );
+        assert_eq!((space.figures().resident, zeros(&space, area)), (left * PAGE, 504), "{advice:?}, {len}");
         assert_audit(&machine);
         for at in [0, 7, 8, 511] {
             let expected = if at < 8 { 100 + at } else { 0 };
@@ -38,8 +32,7 @@ fn a_folio_split_by_advice_frees_its_zero_pages() {
 #[test]
 fn a_folio_of_zeros_is_freed_when_it_is_split() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, MIB2, RW);
+    let (cpu, space, area) = mapped(&machine, GIB, MIB2);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
     write(&cpu, &space, area, 0);
     space.madvise(page(area, 3), PAGE, Advice::Cold).unwrap();
@@ -49,8 +42,7 @@ fn a_folio_of_zeros_is_freed_when_it_is_split() {
 #[test]
 fn a_shared_folio_is_not_split_by_advice() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = sparse(&machine, &cpu);
+    let (_cpu, space, area) = sparse(&machine);
     let child = space.fork().unwrap();
     for advice in [Advice::Cold, Advice::PageOut, Advice::Free] {
         space.madvise(area, 4 * PAGE, advice).unwrap();
@@ -64,9 +56,7 @@ fn a_shared_folio_is_not_split_by_advice() {
 #[test]
 fn pageout_without_swap_drops_lazyfree_pages_unless_they_are_dirty() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 0..8, 100);
+    let (cpu, space, area) = filled(&machine, 8, 100);
     space.madvise(area, 4 * PAGE, Advice::Free).unwrap();
     write(&cpu, &space, page(area, 1), 7);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
@@ -79,10 +69,8 @@ fn pageout_without_swap_drops_lazyfree_pages_unless_they_are_dirty() {
 /// Every private page can be paged out, whatever it replaced.
 #[test]
 fn copies_of_the_zero_page_and_prot_none_pages_are_dropped() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 64);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 4 * PAGE, RW);
+    let machine = swapping(16, 1, 64);
+    let (cpu, space, area) = mapped(&machine, GIB, 4 * PAGE);
     assert_eq!(read(&cpu, &space, area), 0);
     fill(&cpu, &space, area, 0..4, 100);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
@@ -98,8 +86,7 @@ fn copies_of_the_zero_page_and_prot_none_pages_are_dropped() {
 fn a_large_folio_that_became_exclusive_is_split() {
     for advice in [Advice::Cold, Advice::Free, Advice::PageOut] {
         let machine = machine(16, 1);
-        let cpu = machine.vcpu(0).unwrap();
-        let (space, area) = sparse(&machine, &cpu);
+        let (_cpu, space, area) = sparse(&machine);
         let child = space.fork().unwrap();
         space.madvise(area, MIB2, Advice::DontNeed).unwrap();
         child.madvise(page(area, 20), PAGE, advice).unwrap();
@@ -110,8 +97,7 @@ fn a_large_folio_that_became_exclusive_is_split() {
 #[test]
 fn prot_none_memory_is_marked_lazyfree() {
     let machine = machine(16, 1);
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = sparse(&machine, &cpu);
+    let (cpu, space, area) = sparse(&machine);
     space.mprotect(area, MIB2, NONE, false).unwrap();
     space.madvise(page(area, 2), 2 * PAGE, Advice::Free).unwrap();
     assert_eq!(zeros(&space, area), 504);
@@ -128,8 +114,7 @@ fn prot_none_memory_is_marked_lazyfree() {
 fn populate_write_clears_lazyfree() {
     for len in [8 * PAGE, MIB2] {
         let machine = machine(16, 1);
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, GIB, len, RW);
+        let (cpu, space, area) = mapped(&machine, GIB, len);
         space.madvise(area, len, Advice::HugePage).unwrap();
         write(&cpu, &space, area, 100);
         space.madvise(area, len, Advice::PopulateWrite).unwrap();
@@ -145,9 +130,7 @@ fn populate_write_clears_lazyfree() {
 #[test]
 fn a_shared_page_is_not_lazyfree_for_the_other_process() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, PAGE, RW);
-    write(&cpu, &space, area, 7);
+    let (cpu, space, area) = filled(&machine, 1, 7);
     let child = space.fork().unwrap();
     space.madvise(area, PAGE, Advice::Free).unwrap();
     space.munmap(area, PAGE).unwrap();
@@ -159,9 +142,7 @@ fn a_shared_page_is_not_lazyfree_for_the_other_process() {
 #[test]
 fn a_page_that_both_processes_freed_lazily_is_dropped() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, PAGE, RW);
-    write(&cpu, &space, area, 7);
+    let (_cpu, space, area) = filled(&machine, 1, 7);
     let child = space.fork().unwrap();
     for one in [&space, &child] {
         one.madvise(area, PAGE, Advice::Free).unwrap();
@@ -174,11 +155,8 @@ fn a_page_that_both_processes_freed_lazily_is_dropped() {
 /// A page is mlocked where it is mapped, not where it was.
 #[test]
 fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 64);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 4 * PAGE, RW);
-    fill(&cpu, &space, area, 0..4, 100);
+    let machine = swapping(16, 1, 64);
+    let (cpu, space, area) = filled(&machine, 4, 100);
     let target = VirtAddr(2 * GIB);
     space.mremap(page(area, 1), PAGE, PAGE, MOVE, target).unwrap();
     map_at(&space, area.0 + PAGE, PAGE, RW);
@@ -192,10 +170,8 @@ fn a_locked_mapping_does_not_keep_a_page_that_was_moved() {
 /// do, leaves no MLOCKED folio.
 #[test]
 fn munlock_in_parts_by_several_mappings_unlocks_a_folio() {
-    let machine = machine(32, 1);
-    swap_on_ram(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = sparse(&machine, &cpu);
+    let machine = swapping(32, 1, 1024);
+    let (_cpu, space, area) = sparse(&machine);
     space.mlock(area, MIB2, false).unwrap();
     space.madvise(page(area, 7), PAGE, Advice::DontFork).unwrap();
     space.munlock(area, MIB2).unwrap();
@@ -209,8 +185,7 @@ fn munlock_in_parts_by_several_mappings_unlocks_a_folio() {
 #[test]
 fn a_dirty_page_made_prot_none_is_not_dropped() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 2 * PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, GIB, 2 * PAGE);
     for at in 0..2 {
         write(&cpu, &space, page(area, at), 1);
     }
@@ -232,16 +207,14 @@ fn a_dirty_page_made_prot_none_is_not_dropped() {
 fn a_page_that_a_device_wrote_to_is_not_dropped() {
     for (len, fast) in [(8 * PAGE, true), (8 * PAGE, false), (MIB2, true), (MIB2, false)] {
         let machine = machine(16, 1);
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, GIB, len, RW);
+        let (cpu, space, area) = mapped(&machine, GIB, len);
         space.madvise(area, len, Advice::HugePage).unwrap();
         fill(&cpu, &space, area, 0..len / PAGE, 100);
         let pin = || space.pin_page(page(area, 3), Access::Write).unwrap();
         let pinned = if fast { None } else { Some(pin()) };
         space.madvise(area, len, Advice::Free).unwrap();
         let pinned = pinned.unwrap_or_else(pin);
-        // SAFETY: the frame is pinned, and no thread accesses it meanwhile.
-        unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write(7) };
+        device_writes(&machine, &pinned, 7);
         drop(pinned);
         space.madvise(area, len, Advice::PageOut).unwrap();
         assert_eq!(read(&cpu, &space, page(area, 3)), 7, "{len} bytes, pinned after the advice: {fast}");
@@ -253,12 +226,10 @@ fn a_page_that_a_device_wrote_to_is_not_dropped() {
 #[test]
 fn a_copy_of_a_page_that_a_device_wrote_to_is_not_dropped() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, PAGE, RW);
+    let (cpu, space, area) = mapped(&machine, GIB, PAGE);
     let pinned = space.pin_page(area, Access::Write).unwrap();
     space.madvise(area, PAGE, Advice::Free).unwrap();
-    // SAFETY: the frame is pinned, and no thread accesses it meanwhile.
-    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write(7) };
+    device_writes(&machine, &pinned, 7);
     let child = space.fork().unwrap();
     let grandchild = child.fork().unwrap();
     child.madvise(area, PAGE, Advice::Free).unwrap();

@@ -339,8 +339,7 @@ fn read_all(shared: &Shared, program: &HostProgram<'_, '_>, target: u64) {
 fn no_read_is_stale_beside_calls_page_out_and_discards() {
     let target = setting("QUIRE_READS", 300_000);
     println!("seed {SEED}, {target} reads");
-    let machine = machine(16, 2);
-    swap_on_ram(&machine, 1024);
+    let machine = swapping(16, 2, 1024);
     let space = create_space(&machine);
     map_at(&space, BASE.0, PAGES * PAGE, RW);
     let shared = Shared {

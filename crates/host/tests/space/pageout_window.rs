@@ -3,33 +3,26 @@
 //! it returns.
 
 use crate::common::*;
+use crate::discard_window::{hold, release};
 use quire_pageout::{UnmapBatch, Unmapped, unmap_to_swap};
 use quire_space::finish_exits;
 
 /// Calls `action` while the page at `addr` is unmapped, and not flushed yet. Then the page-out continues up
 /// to the device.
-fn in_the_window<R>(
-    machine: &Machine,
-    space: &HostSpace<'_>,
+fn in_the_window<'m, R>(
+    machine: &'m Machine,
+    space: &HostSpace<'m>,
     addr: VirtAddr,
     action: impl FnOnce() -> R,
 ) -> R {
     let spaces = machine.memory().spaces();
-    let head = {
-        let pinned = space.pin_page_fast(addr, Access::Read).unwrap();
-        pinned.pfn()
-    };
-    let frame = spaces.frames().known(head);
-    assert!(frame.try_get(), "the page is there");
-    let guard = spaces.frames().folios().try_lock_folio(head).unwrap();
+    let (head, guard) = hold(machine, space, addr);
     let mut batch: UnmapBatch<'_, HostPlatform> = UnmapBatch::new(spaces.rmap());
     spaces.swap().allocator().add_folio(head, 0).unwrap();
     assert_eq!(unmap_to_swap(&mut batch, head), Unmapped::All);
     let result = action();
     batch.flush();
-    drop(guard);
-    spaces.swap().cache().leave_if_unnamed(head);
-    spaces.memcgs().folios().release_folio(head);
+    release(machine, (head, guard));
     result
 }
 
@@ -42,8 +35,7 @@ fn check<T: PartialEq + std::fmt::Debug>(
     access: impl FnOnce(&HostProgram<'_, '_>) -> AccessResult<T>,
     expected: &AccessResult<T>,
 ) {
-    let machine = machine(16, 2);
-    swap_on_ram(&machine, 1024);
+    let machine = swapping(16, 2, 1024);
     let space = create_space(&machine);
     let area = map_at(&space, GIB, 2 * PAGE, RW);
     let (first, second) = (machine.vcpu(0).unwrap(), machine.vcpu(1).unwrap());
@@ -110,8 +102,7 @@ fn mremap_of_tables_flushes_a_page_being_paged_out() {
 /// The page is shared with a child since: a write of the parent goes to a copy, once the page-out is over.
 #[test]
 fn fork_flushes_a_page_being_paged_out() {
-    let machine = machine(16, 2);
-    swap_on_ram(&machine, 1024);
+    let machine = swapping(16, 2, 1024);
     let space = create_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();
@@ -135,8 +126,7 @@ fn fork_flushes_a_page_being_paged_out() {
 /// since a fault may be copying the page.
 #[test]
 fn a_page_out_that_is_undone_flushes_the_old_translation() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 1024);
+    let machine = swapping(16, 1, 1024);
     let space = create_space(&machine);
     let area = map_at(&space, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();
@@ -164,17 +154,14 @@ fn a_page_out_that_is_undone_flushes_the_old_translation() {
 /// it lets another space exit that only the batch held.
 #[test]
 fn a_space_may_end_with_a_page_out_by_another() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 1024);
+    let machine = swapping(16, 1, 1024);
     let (own, other) = (create_space(&machine), create_space(&machine));
     map_at(&own, GIB, PAGE, RW);
     let area = map_at(&other, GIB, PAGE, RW);
     let cpu = machine.vcpu(0).unwrap();
     cpu.program(&other).write_u64(area, 1).unwrap();
     let spaces = machine.memory().spaces();
-    let head = other.pin_page_fast(area, Access::Read).unwrap().pfn();
-    assert!(spaces.frames().known(head).try_get(), "the page is there");
-    let guard = spaces.frames().folios().try_lock_folio(head).unwrap();
+    let (head, guard) = hold(&machine, &other, area);
     let mut batch = UnmapBatch::new(spaces.rmap());
     spaces.swap().allocator().add_folio(head, 0).unwrap();
     assert_eq!(unmap_to_swap(&mut batch, head), Unmapped::All);
@@ -185,9 +172,7 @@ fn a_space_may_end_with_a_page_out_by_another() {
         finish_exits(spaces);
     });
     assert_eq!(spaces.count(), 1);
-    drop(guard);
-    spaces.swap().cache().leave_if_unnamed(head);
-    spaces.memcgs().folios().release_folio(head);
+    release(&machine, (head, guard));
     drop(own);
     assert_audit(&machine);
 }

@@ -118,12 +118,7 @@ fn devices_and_their_program_agree_beside_forks_and_exits() {
                 }
             }
         });
-        println!(
-            "{} pins of {} tries beside {} forks",
-            pins * DEVICES,
-            tries.into_inner(),
-            forks.into_inner()
-        );
+        println!("{} pins in {} tries, {} forks", pins * DEVICES, tries.into_inner(), forks.into_inner());
         assert_audit(&machine);
     }
 }

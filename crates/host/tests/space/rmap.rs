@@ -76,7 +76,7 @@ fn anon_vmas(machine: &Machine) -> u64 {
         .in_use
 }
 
-fn write(cpu: &Vcpu, space: &HostSpace<'_>, addr: u64, value: u64) {
+fn write_at(cpu: &Vcpu, space: &HostSpace<'_>, addr: u64, value: u64) {
     cpu.program(space).write_u64(VirtAddr(addr), value).unwrap();
 }
 
@@ -89,9 +89,8 @@ fn frame_at(machine: &Machine, space: &HostSpace<'_>, addr: u64) -> Pfn {
 #[test]
 fn pages_of_files_and_free_frames_are_found_nowhere() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, 2 * PAGE, RW);
-    write(&cpu, &space, BASE, 1);
+    let (cpu, space, _) = mapped(&machine, BASE, 2 * PAGE);
+    write_at(&cpu, &space, BASE, 1);
     let pfn = frame_at(&machine, &space, BASE);
     assert_eq!(walk(&machine, pfn), (vec![(space.id().get(), BASE)], 1));
     space.madvise(VirtAddr(BASE), PAGE, Advice::DontNeed).unwrap();
@@ -110,7 +109,7 @@ fn a_page_of_a_private_file_mapping_is_found_once_it_was_written_to() {
     space.mmap(&request.at(VirtAddr(BASE), MapFlags::FIXED)).unwrap();
     cpu.program(&space).read_u64(VirtAddr(BASE + PAGE)).unwrap();
     for at in 0..3 {
-        write(&cpu, &space, BASE + at * PAGE, 5);
+        write_at(&cpu, &space, BASE + at * PAGE, 5);
     }
     assert_eq!(assert_walks(&machine, [&space]), 3);
 }
@@ -123,11 +122,11 @@ fn a_chain_of_forks_whose_parents_exit_keeps_few_anon_vmas() {
     let mut space = create_space(&machine);
     for part in 0..3 {
         map_at(&space, BASE + 4 * part * PAGE, 2 * PAGE, RW);
-        write(&cpu, &space, BASE + 4 * part * PAGE, part);
+        write_at(&cpu, &space, BASE + 4 * part * PAGE, part);
     }
     for generation in 0..500 {
         let child = space.fork().unwrap();
-        write(&cpu, &child, BASE + generation % 3 * 4 * PAGE + PAGE, generation);
+        write_at(&cpu, &child, BASE + generation % 3 * 4 * PAGE + PAGE, generation);
         space = child;
         assert!(anon_vmas(&machine) <= 9, "{} anon_vmas in generation {generation}", anon_vmas(&machine));
         if generation % 100 == 99 {
@@ -147,10 +146,10 @@ fn a_long_chain_of_living_forks_is_walked() {
     let cpu = machine.vcpu(0).unwrap();
     let mut chain = vec![create_space(&machine)];
     map_at(&chain[0], BASE, PAGE, RW);
-    write(&cpu, &chain[0], BASE, 0);
+    write_at(&cpu, &chain[0], BASE, 0);
     for generation in 1..500 {
         let child = chain.last().unwrap().fork().unwrap();
-        write(&cpu, &child, BASE, generation);
+        write_at(&cpu, &child, BASE, generation);
         chain.push(child);
     }
     assert_eq!(anon_vmas(&machine), 500);
@@ -176,14 +175,14 @@ fn the_children_of_a_daemon_have_anon_vmas_of_their_own() {
     let cpu = machine.vcpu(0).unwrap();
     let shell = create_space(&machine);
     map_at(&shell, BASE, PAGE, RW);
-    write(&cpu, &shell, BASE, 0);
+    write_at(&cpu, &shell, BASE, 0);
     let session = shell.fork().unwrap();
     drop(shell);
     let daemon = session.fork().unwrap();
     drop(session);
     let worker = |number| {
         let worker = daemon.fork().unwrap();
-        write(&cpu, &worker, BASE, number);
+        write_at(&cpu, &worker, BASE, number);
         worker
     };
     let workers: Vec<_> = (0..50).map(worker).collect();
@@ -196,10 +195,9 @@ fn the_children_of_a_daemon_have_anon_vmas_of_their_own() {
 #[test]
 fn an_anon_vma_is_freed_with_its_last_mapping() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, 8 * PAGE, RW);
+    let (cpu, space, _) = mapped(&machine, BASE, 8 * PAGE);
     assert_eq!(anon_vmas(&machine), 0);
-    (0..8).for_each(|at| write(&cpu, &space, BASE + at * PAGE, at));
+    (0..8).for_each(|at| write_at(&cpu, &space, BASE + at * PAGE, at));
     space.munmap(VirtAddr(BASE + 2 * PAGE), PAGE).unwrap();
     space.mprotect(VirtAddr(BASE + 5 * PAGE), PAGE, READ, false).unwrap();
     assert_eq!(space.figures().mappings, 4);

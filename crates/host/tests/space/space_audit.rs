@@ -12,8 +12,7 @@ const BASE: u64 = 1 << 39;
 fn scene<R>(plant: impl FnOnce(&Machine, &Vcpu, &HostSpace<'_>) -> R) -> R {
     // What is planted is found here, not at the machine's end.
     let machine = Setup::mib(16).unaudited().build();
-    let (cpu, space) = cpu_and_space(&machine);
-    map_at(&space, BASE, 4 * PAGE, RW);
+    let (cpu, space, _) = mapped(&machine, BASE, 4 * PAGE);
     for at in 0..2 {
         cpu.program(&space).write_u64(VirtAddr(BASE + at * PAGE), 7).unwrap();
     }
@@ -295,11 +294,7 @@ fn a_stale_translation_of_a_cpu_in_another_space() {
         // A flush leaves the CPU out. What it holds stays there and cannot be used.
         space.madvise(VirtAddr(BASE + PAGE), PAGE, Advice::DontNeed).unwrap();
         assert_audit(machine);
-        assert_eq!(
-            cpu.program(space).write_u64(VirtAddr(BASE), 1),
-            Ok(()),
-            "a fault makes it writable again"
-        );
+        assert_eq!(cpu.program(space).write_u64(VirtAddr(BASE), 1), Ok(()), "a fault permits it again");
         assert_audit(machine);
     });
 }

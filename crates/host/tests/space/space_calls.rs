@@ -26,8 +26,7 @@ fn mincore_reports_every_page_of_a_hole_between_tables() {
 #[test]
 fn mincore_tells_its_caller_with_no_lock_held() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let addr = map_at(&space, BASE, 4 * PAGE, RW);
+    let (cpu, space, addr) = mapped(&machine, BASE, 4 * PAGE);
     write(&cpu, &space, page(addr, 1), 1);
     let mut told = Vec::new();
     let tell = |there| {
@@ -101,8 +100,7 @@ fn the_limit_of_a_fixed_address_is_checked_before_its_alignment() {
 #[test]
 fn memory_that_was_protected_is_charged_for_its_growth() {
     let machine = machine(16, 1);
-    let (cpu, space) = cpu_and_space(&machine);
-    let addr = map_at(&space, BASE, PAGE, RW);
+    let (cpu, space, addr) = mapped(&machine, BASE, PAGE);
     cpu.program(&space).write_u64(addr, 1).unwrap();
     space.mprotect(addr, PAGE, READ, false).unwrap();
     let before = machine.memory().spaces().commit().promised();

@@ -18,6 +18,18 @@ fn idle(machine: &Machine, cpu: &Vcpu) {
     cpu.run(|| machine.memory().spaces().deactivate(&machine.memory().platform().pin()));
 }
 
+/// Each of the CPUs writes `value` to a page.
+#[track_caller]
+fn all_write(cpus: &[Vcpu], space: &HostSpace<'_>, addr: VirtAddr, value: u64) {
+    cpus.iter().for_each(|cpu| write(cpu, space, addr, value));
+}
+
+/// What each of them reads there.
+#[track_caller]
+fn assert_all_read(cpus: &[Vcpu], space: &HostSpace<'_>, addr: VirtAddr, expected: AccessResult<u64>) {
+    cpus.iter().for_each(|cpu| assert_eq!(cpu.program(space).read_u64(addr), expected));
+}
+
 /// What a call sent to other CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Sent {
@@ -99,17 +111,13 @@ fn an_unmapping_of_any_size_on_two_cpus_sends_one_shootdown() {
             space.mprotect(page(BASE, 1), PAGE, READ, false).unwrap();
         }
         for at in (0..pages).filter(|&at| pages <= 2 || at != 1) {
-            for cpu in &cpus[..2] {
-                cpu.program(&space).write_u64(page(BASE, at), at).unwrap();
-            }
+            all_write(&cpus[..2], &space, page(BASE, at), at);
         }
         let unmapped = sent(&machine, || {
             cpus[1].run(|| space.munmap(BASE, pages * PAGE)).unwrap();
         });
         assert_eq!(unmapped, Sent { shootdowns: 1, interrupts: 1 }, "{pages} pages");
-        for cpu in &cpus[..2] {
-            assert_eq!(cpu.program(&space).read_u64(page(BASE, pages - 1)), Err(NOT_MAPPED));
-        }
+        assert_all_read(&cpus[..2], &space, page(BASE, pages - 1), Err(NOT_MAPPED));
         assert_audit(&machine);
     }
     // From a CPU that does not run it, both are interrupted.
@@ -129,25 +137,19 @@ fn an_unmapping_of_parts_of_large_leaves_sends_one_shootdown() {
         map_at(&space, LARGE.0, 3 * MIB2, RW);
         space.madvise(LARGE, 3 * MIB2, Advice::HugePage).unwrap();
         for at in [0, 700, 1535] {
-            for cpu in &cpus[..2] {
-                cpu.program(&space).write_u64(page(LARGE, at), at + 1).unwrap();
-            }
+            all_write(&cpus[..2], &space, page(LARGE, at), at + 1);
         }
-        assert_eq!(machine.memory().frames().events().pmd_mapped(), 3);
+        assert_eq!(pmd_mapped(&machine), 3);
         let child = shared.then(|| space.fork().unwrap());
-        for cpu in &cpus[..2] {
-            assert_eq!(cpu.program(&space).read_u64(page(LARGE, 1535)), Ok(1536));
-        }
+        assert_all_read(&cpus[..2], &space, page(LARGE, 1535), Ok(1536));
         let unmapped = sent(&machine, || {
             cpus[1].run(|| space.munmap(page(LARGE, 100), 1300 * PAGE)).unwrap();
         });
         assert_eq!(unmapped, Sent { shootdowns: 1, interrupts: 1 }, "shared: {shared}");
         assert_audit(&machine);
-        for cpu in &cpus[..2] {
-            assert_eq!(cpu.program(&space).read_u64(page(LARGE, 100)), Err(NOT_MAPPED));
-            assert_eq!(cpu.program(&space).read_u64(page(LARGE, 0)), Ok(1));
-            assert_eq!(cpu.program(&space).read_u64(page(LARGE, 1535)), Ok(1536));
-        }
+        assert_all_read(&cpus[..2], &space, page(LARGE, 100), Err(NOT_MAPPED));
+        assert_all_read(&cpus[..2], &space, page(LARGE, 0), Ok(1));
+        assert_all_read(&cpus[..2], &space, page(LARGE, 1535), Ok(1536));
         if let Some(child) = child {
             assert_eq!(cpus[2].program(&child).read_u64(page(LARGE, 700)), Ok(701));
         }
@@ -155,14 +157,10 @@ fn an_unmapping_of_parts_of_large_leaves_sends_one_shootdown() {
         let small = VirtAddr(2 << 30);
         map_at(&space, small.0, 400 * PAGE, RW);
         for at in 0..400 {
-            for cpu in &cpus[..2] {
-                cpu.program(&space).write_u64(page(small, at), at).unwrap();
-            }
+            all_write(&cpus[..2], &space, page(small, at), at);
         }
         let child = space.fork().unwrap();
-        for cpu in &cpus[..2] {
-            assert_eq!(cpu.program(&space).read_u64(page(small, 399)), Ok(399));
-        }
+        assert_all_read(&cpus[..2], &space, page(small, 399), Ok(399));
         let unmapped = sent(&machine, || {
             cpus[1].run(|| space.munmap(page(small, 3), 390 * PAGE)).unwrap();
         });

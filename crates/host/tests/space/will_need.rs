@@ -1,7 +1,7 @@
 //! MADV_WILLNEED: pages that were swapped out are read before an access waits for them.
 
 use crate::common::*;
-use quire_host::swap::{SlowConfig, SlowDevice};
+use quire_host::swap::SlowConfig;
 
 const SLOTS: u64 = 2048;
 
@@ -12,20 +12,15 @@ fn setup() -> Setup {
 /// A machine whose device completes a request after two reaps.
 fn late(config: SlowConfig) -> Machine {
     let machine = setup().build();
-    let disk = RamDisk::new(machine.memory().frames(), SLOTS).unwrap();
-    machine.memory().swapon(SlowDevice::new(disk, config), SwapOnOptions::default()).unwrap();
+    swap_on_slow_ram(&machine, SLOTS, config);
     machine
-}
-
-fn reap(machine: &Machine) {
-    (0..3).for_each(|_| machine.memory().swap().io().reap());
 }
 
 /// Pages it out, to the last byte.
 fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64) {
     space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
     for _ in 0..3 {
-        reap(machine);
+        reap(machine, 3);
         machine.memory().reclaim(MemcgId::ROOT, pages);
     }
     assert_eq!(machine.memory().swap().devices().cached_pages(), 0);
@@ -33,12 +28,10 @@ fn send_out(machine: &Machine, space: &HostSpace<'_>, area: VirtAddr, pages: u64
 }
 
 /// A space whose pages are swapped out.
-fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu, pages: u64) -> (HostSpace<'m>, VirtAddr) {
-    let space = create_space(machine).audited(machine);
-    let area = map_at(&space, GIB, pages * PAGE, RW);
-    fill(cpu, &space, area, 0..pages, 100);
+fn paged_out(machine: &Machine, pages: u64) -> (Vcpu, HostSpace<'_>, VirtAddr) {
+    let (cpu, space, area) = filled(machine, pages, 100);
     send_out(machine, &space, area, pages);
-    (space, area)
+    (cpu, space, area)
 }
 
 /// How many of the pages are in memory, mapped or not.
@@ -57,10 +50,8 @@ fn willneed_reads_pages_into_the_swap_cache() {
     const IN: [VmEvent; 4] =
         [VmEvent::Pswpin, VmEvent::SwpinZero, VmEvent::SwapRa, VmEvent::WorkingsetRefaultAnon];
     for technique in SwapTechnique::ALL {
-        let machine = setup().with(|memory| memory.techniques.swap = technique).build();
-        swap_on_ram(&machine, SLOTS);
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, GIB, 64 * PAGE, RW);
+        let machine = setup().with(|memory| memory.techniques.swap = technique).swap(SLOTS).build();
+        let (cpu, space, area) = mapped(&machine, GIB, 64 * PAGE);
         // The first page is full of zeros.
         fill(&cpu, &space, area, 0..64, 0);
         send_out(&machine, &space, area, 64);
@@ -78,7 +69,7 @@ fn willneed_reads_pages_into_the_swap_cache() {
         assert_eq!(counts(&machine, later), [0, 0, 32 - zeros], "{technique:?}");
         assert_filled(&cpu, &space, area, 0..64, 0);
         assert_eq!(count(&machine, VmEvent::Pgmajfault), 32);
-        assert_eq!(machine.memory().swap().devices().free_slots(), SLOTS, "{technique:?}");
+        assert_eq!(free_slots(&machine), SLOTS, "{technique:?}");
         // Nor pages that were never swapped out.
         space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!(space.figures().resident, 64 * PAGE);
@@ -88,8 +79,7 @@ fn willneed_reads_pages_into_the_swap_cache() {
 #[test]
 fn willneed_does_not_wait_for_a_slow_device() {
     let machine = late(SlowConfig { queue: 64, ..SlowConfig::default() });
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = paged_out(&machine, &cpu, 64);
+    let (cpu, space, area) = paged_out(&machine, 64);
     space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
     assert_eq!(count(&machine, VmEvent::Pswpin), 64);
     assert_eq!(in_memory(&space, area, 64), 0, "nothing has come yet");
@@ -108,10 +98,9 @@ fn willneed_does_not_wait_for_a_slow_device() {
 #[test]
 fn willneed_continues_after_a_full_queue() {
     let machine = late(SlowConfig { queue: 4, ..SlowConfig::default() });
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = paged_out(&machine, &cpu, 64);
+    let (cpu, space, area) = paged_out(&machine, 64);
     space.madvise(area, 64 * PAGE, Advice::WillNeed).unwrap();
-    reap(&machine);
+    reap(&machine, 3);
     assert_eq!(in_memory(&space, area, 64), 64);
     assert_filled(&cpu, &space, area, 0..64, 100);
 }
@@ -119,10 +108,9 @@ fn willneed_continues_after_a_full_queue() {
 #[test]
 fn a_failed_read_is_retried_by_the_fault() {
     let machine = late(SlowConfig { fail_read: Some(3), queue: 64, ..SlowConfig::default() });
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = paged_out(&machine, &cpu, 8);
+    let (cpu, space, area) = paged_out(&machine, 8);
     space.madvise(area, 8 * PAGE, Advice::WillNeed).unwrap();
-    reap(&machine);
+    reap(&machine, 3);
     assert_eq!(in_memory(&space, area, 8), 7);
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 0..8, 100);
@@ -133,26 +121,23 @@ fn a_failed_read_is_retried_by_the_fault() {
 #[test]
 fn munmap_during_willneed_leaves_nothing() {
     let machine = late(SlowConfig { queue: 64, ..SlowConfig::default() });
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = paged_out(&machine, &cpu, 16);
+    let (_cpu, space, area) = paged_out(&machine, 16);
     space.madvise(area, 16 * PAGE, Advice::WillNeed).unwrap();
     space.munmap(area, 8 * PAGE).unwrap();
     drop(space);
     assert_eq!(machine.memory().swap().devices().cached_pages(), 16, "the device is at them");
     assert_audit(&machine);
-    reap(&machine);
+    reap(&machine, 3);
     assert_eq!(machine.memory().swap().devices().cached_pages(), 0);
-    assert_eq!(machine.memory().swap().devices().free_slots(), SLOTS);
+    assert_eq!(free_slots(&machine), SLOTS);
     assert_eq!(anonymous_frames(&machine), 0);
     assert_audit(&machine);
 }
 
 #[test]
 fn willneed_reports_a_hole_after_reading_the_rest() {
-    let machine = setup().build();
-    swap_on_ram(&machine, SLOTS);
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = paged_out(&machine, &cpu, 16);
+    let machine = setup().swap(SLOTS).build();
+    let (_cpu, space, area) = paged_out(&machine, 16);
     space.munmap(page(area, 4), PAGE).unwrap();
     assert_eq!(space.madvise(area, 16 * PAGE, Advice::WillNeed), Err(Error::NotMapped));
     assert_eq!((in_memory(&space, area, 4), in_memory(&space, page(area, 5), 11)), (4, 11));
@@ -169,11 +154,11 @@ fn willneed_reports_a_hole_after_reading_the_rest() {
 
 #[test]
 fn willneed_reads_a_large_folio_whole() {
-    let machine =
-        setup().huge(HugePolicy::MADVISE.with_sizes(OrderSet::of(Order::PMD), SizeEnabled::Always)).build();
-    swap_on_ram(&machine, SLOTS);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, MIB2, RW);
+    let machine = setup()
+        .huge(HugePolicy::MADVISE.with_sizes(OrderSet::of(Order::PMD), SizeEnabled::Always))
+        .swap(SLOTS)
+        .build();
+    let (cpu, space, area) = mapped(&machine, GIB, MIB2);
     let folios = |counter| machine.memory().frames().events().folios(Order::PMD, counter);
     fill(&cpu, &space, area, 0..512, 100);
     send_out(&machine, &space, area, 512);
@@ -196,25 +181,19 @@ fn willneed_reads_a_large_folio_whole() {
 /// Other pages are reclaimed; what does not fit stays in swap, and no program is killed for it.
 #[test]
 fn a_full_memcg_fails_neither_willneed_nor_the_program() {
-    let machine: Machine = setup().with(|memory| memory.oom = OomAction::Kill).build();
-    swap_on_ram(&machine, SLOTS);
+    let machine: Machine = setup().with(|memory| memory.oom = OomAction::Kill).swap(SLOTS).build();
     let cpu = machine.vcpu(0).unwrap();
     let memcgs = machine.memory().memcgs();
     let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "small").unwrap();
     let _ = memcgs.files().set(memcg, Limit::Max, Some(128 * PAGE)).unwrap();
     let space = create_space(&machine).audited(&machine);
     space.set_memcg(memcg).unwrap();
-    let area = map_at(&space, GIB, 512 * PAGE, RW);
-    fill(&cpu, &space, area, 0..512, 100);
+    let area = map_filled(&cpu, &space, GIB, 512, 100);
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
     let before = count(&machine, VmEvent::Pswpin);
     space.madvise(area, 512 * PAGE, Advice::WillNeed).unwrap();
     let read = count(&machine, VmEvent::Pswpin) - before;
-    assert!(
-        read > 256 && memcgs.charges().usage(memcg) <= 128,
-        "{read} read, {} charged",
-        memcgs.charges().usage(memcg)
-    );
+    assert!(read > 256 && usage(&machine, memcg) <= 128, "{read} read");
     assert_audit(&machine);
     assert_filled(&cpu, &space, area, 0..512, 100);
     // Locked memory cannot be reclaimed.

@@ -1,7 +1,6 @@
 //! Memcgs that may have less swap than they want, or find none.
 
 use crate::common::*;
-use crate::swap_memcgs::{memcg, space_in, usage};
 use quire_host::swap::{Completion, HostRam, SlowConfig, SlowDevice};
 
 /// Pages of a folio.
@@ -10,9 +9,9 @@ const MAX: u64 = 32 * FOLIO;
 /// Pages of swap that a memcg may have: less than a folio needs.
 const SWAP: u64 = 8;
 
-fn machine(slots: usize) -> Machine {
+fn machine_with(slots: usize) -> Machine {
     let machine = Setup::mib(32).reserve().overcommit().folios(orders(&[4])).build();
-    machine.memory().swapon(HostRam::new(slots).unwrap(), SwapOnOptions::default()).unwrap();
+    swap_on(&machine, HostRam::new(slots).unwrap());
     machine
 }
 
@@ -20,73 +19,57 @@ fn machine(slots: usize) -> Machine {
 /// with swap allowed.
 #[test]
 fn a_folio_larger_than_the_swap_left_to_its_memcg_is_paged_out_in_part() {
-    let machine = machine(4096);
-    let cpu = machine.vcpu(0).unwrap();
-    let little = memcg(&machine, "little", &[(Limit::Max, MAX), (Limit::SwapMax, SWAP)]);
-    let space = space_in(&machine, little);
+    let machine = machine_with(4096);
+    let (cpu, little, space) = in_memcg(&machine, "little", &[(Limit::Max, MAX), (Limit::SwapMax, SWAP)]);
     let pages = MAX + SWAP / 2;
     let area = map_at(&space, GIB, 2 * MAX * PAGE, RW);
     fill(&cpu, &space, area, 0..pages, 100);
     let swapped = space.figures().swapped / PAGE;
     assert!((SWAP / 2..=SWAP).contains(&swapped), "{swapped} pages");
-    assert_eq!(machine.memory().memcgs().counters().events(little, MemcgEvent::Oom), 0);
+    assert_eq!(events(&machine, little, MemcgEvent::Oom), 0);
     assert_filled(&cpu, &space, area, 0..pages, 100);
-    assert_audit(&machine);
 }
 
 /// Hazard: the pages of zeros that a split gives back count as nothing, and a reclaim that found only these
 /// fails.
 #[test]
 fn zeros_of_a_folio_that_is_split_for_want_of_slots_count_as_freed() {
-    let machine = machine(4096);
-    let cpu = machine.vcpu(0).unwrap();
-    let little = memcg(&machine, "little", &[(Limit::SwapMax, 1)]);
-    let space = space_in(&machine, little);
+    let machine = machine_with(4096);
+    let (cpu, little, space) = in_memcg(&machine, "little", &[(Limit::SwapMax, 1)]);
     let area = map_at(&space, GIB, MAX * PAGE, RW);
-    for at in (0..MAX).step_by(FOLIO as usize) {
-        write(&cpu, &space, page(area, at), 100 + at);
-    }
+    fill(&cpu, &space, area, (0..MAX).step_by(FOLIO as usize), 100);
     assert_eq!(usage(&machine, little), MAX);
     let freed = machine.memory().reclaim(little, FOLIO);
     assert!(freed >= FOLIO - 1, "{freed} pages");
     assert!(usage(&machine, little) <= MAX - freed + 1);
-    for at in (0..MAX).step_by(FOLIO as usize) {
-        assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
-    }
-    assert_audit(&machine);
+    assert_filled(&cpu, &space, area, (0..MAX).step_by(FOLIO as usize), 100);
 }
 
 /// Hazard: the first page of a folio that is split for want of slots is zeros, and counts as freed by the
 /// split and once more when it has been written to a slot that it does not need.
 #[test]
 fn zeros_at_the_start_of_a_folio_that_is_split_count_once_and_get_no_slot() {
-    let machine = machine(4096);
-    let cpu = machine.vcpu(0).unwrap();
-    let little = memcg(&machine, "little", &[(Limit::SwapMax, 4)]);
-    let space = space_in(&machine, little);
+    let machine = machine_with(4096);
+    let (cpu, little, space) = in_memcg(&machine, "little", &[(Limit::SwapMax, 4)]);
     let area = map_at(&space, GIB, FOLIO * PAGE, RW);
     write(&cpu, &space, page(area, 1), 7);
     assert_eq!(usage(&machine, little), FOLIO);
     let freed = machine.memory().reclaim(little, FOLIO);
     assert_eq!((freed, usage(&machine, little)), (FOLIO, 0));
-    assert_eq!(machine.memory().memcgs().charges().swap_usage(little), 1, "one page is not zeros");
+    assert_eq!(swap_usage(&machine, little), 1, "one page is not zeros");
     assert_eq!([0, 1].map(|at| read(&cpu, &space, page(area, at))), [0, 7]);
-    assert_audit(&machine);
 }
 
 /// Hazard: `memory.swap.events` says that no page was refused swap, though no device had a slot for it.
 #[test]
 fn a_page_that_finds_no_slot_is_counted_as_a_failure() {
     let machine: Machine = Setup::mib(32).reserve().overcommit().build();
-    machine.memory().swapon(HostRam::new(8).unwrap(), SwapOnOptions::default()).unwrap();
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "m", &[]);
-    let space = space_in(&machine, memcg);
-    let area = map_at(&space, GIB, 32 * PAGE, RW);
-    fill(&cpu, &space, area, 0..32, 100);
+    swap_on(&machine, HostRam::new(8).unwrap());
+    let (cpu, memcg, space) = in_memcg(&machine, "m", &[]);
+    let area = map_filled(&cpu, &space, GIB, 32, 100);
     space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 8 * PAGE);
-    let events = |event| machine.memory().memcgs().counters().events(memcg, event);
+    let events = |event| events(&machine, memcg, event);
     assert_eq!((events(MemcgEvent::SwapFail), events(MemcgEvent::SwapMax)), (24, 0));
 }
 
@@ -110,30 +93,19 @@ fn locked_pages_with_slots(before_the_lock: impl Fn(&Vcpu, &HostSpace<'_>, (Virt
         let machine = Setup::mib(16).reserve().overcommit().build();
         let (slots, swap_max) = if by_limit { (4096, SLOTS) } else { (SLOTS, 4096) };
         let config = SlowConfig { completion: Completion::AfterReaps(2), queue: 64, ..SlowConfig::default() };
-        let device = SlowDevice::new(HostRam::new(slots as usize).unwrap(), config);
-        machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
-        let little = memcg(&machine, "little", &[(Limit::Max, 4 * SLOTS), (Limit::SwapMax, swap_max)]);
-        let space = space_in(&machine, little);
-        let cpu = machine.vcpu(0).unwrap();
+        swap_on(&machine, SlowDevice::new(HostRam::new(slots as usize).unwrap(), config));
+        let (cpu, little, space) =
+            in_memcg(&machine, "little", &[(Limit::Max, 4 * SLOTS), (Limit::SwapMax, swap_max)]);
         let area = map_at(&space, GIB, 8 * SLOTS * PAGE, RW);
         fill(&cpu, &space, area, 0..SLOTS, 100);
         space.madvise(area, SLOTS * PAGE, Advice::PageOut).unwrap();
         before_the_lock(&cpu, &space, (area, SLOTS));
         space.mlock(area, SLOTS * PAGE, false).unwrap();
-        (0..4).for_each(|_| machine.memory().swap().io().reap());
+        reap(&machine, 4);
         let swap = machine.memory().swap();
-        assert_eq!(
-            (space.figures().swapped, swap.devices().cached_pages()),
-            (0, SLOTS),
-            "they came back too early"
-        );
+        assert_eq!((space.figures().swapped, swap.devices().cached_pages()), (0, SLOTS), "too early");
         fill(&cpu, &space, area, SLOTS..4 * SLOTS + SLOTS / 2, 100);
-        assert_eq!(
-            machine.memory().memcgs().counters().events(little, MemcgEvent::Oom),
-            0,
-            "by limit: {by_limit}"
-        );
+        assert_eq!(events(&machine, little, MemcgEvent::Oom), 0, "by limit: {by_limit}");
         assert_filled(&cpu, &space, area, 0..4 * SLOTS + SLOTS / 2, 100);
-        assert_audit(&machine);
     }
 }

@@ -8,11 +8,8 @@ use quire_host::swap::{Completion, HostRam, SlowConfig, SlowDevice};
 /// list for ever, and never reclaimed.
 #[test]
 fn a_page_that_can_have_no_more_references_stays_on_its_list() {
-    let machine: Machine = Setup::mib(16).build();
-    swap_on_ram(&machine, 64);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, PAGE, RW);
-    fill(&cpu, &space, area, 0..1, 1);
+    let machine: Machine = Setup::mib(16).swap(64).build();
+    let (cpu, space, area) = filled(&machine, 1, 1);
     let pfn = space.pin_page(area, Access::Read).unwrap().pfn();
     let frame = machine.memory().frames().known(pfn);
     let refs = frame.refs();
@@ -34,11 +31,8 @@ fn a_page_that_can_have_no_more_references_is_not_mapped() {
     let machine: Machine = Setup::mib(16).build();
     // What is being written is in the cache until it is reaped.
     let config = SlowConfig { completion: Completion::AfterReaps(1000), ..SlowConfig::default() };
-    let device = SlowDevice::new(HostRam::new(64).unwrap(), config);
-    machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, PAGE, RW);
-    fill(&cpu, &space, area, 0..1, 1);
+    swap_on(&machine, SlowDevice::new(HostRam::new(64).unwrap(), config));
+    let (cpu, space, area) = filled(&machine, 1, 1);
     let pfn = space.pin_page(area, Access::Read).unwrap().pfn();
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, PAGE);

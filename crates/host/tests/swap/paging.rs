@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::disk::{Disk, lock};
-use quire_host::swap::{Completion, SlowConfig, SlowDevice};
+use quire_host::swap::{Completion, SlowConfig};
 
 fn overcommitted(mib: u64) -> Machine {
     Setup::mib(mib).reserve().overcommit().build()
@@ -10,16 +10,13 @@ fn overcommitted(mib: u64) -> Machine {
 
 fn compressed(machine: &Machine, slots: u64) -> DeviceId {
     let disk = CompressedRam::new(machine.memory().frames(), slots, Lz4).unwrap();
-    machine.memory().swapon(disk, SwapOnOptions::default()).unwrap()
+    swap_on(machine, disk)
 }
 
 #[test]
 fn a_page_that_is_paged_out_comes_back_as_it_was() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 1024);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 0..8, 100);
+    let machine = swapping(16, 1, 1024);
+    let (cpu, space, area) = filled(&machine, 8, 100);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, 0, "all is out");
     assert_eq!(space.figures().swapped, 8 * PAGE);
@@ -30,7 +27,7 @@ fn a_page_that_is_paged_out_comes_back_as_it_was() {
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 8);
     assert_audit(&machine);
     drop(space);
-    assert_eq!(machine.memory().swap().devices().free_slots(), 1024);
+    assert_eq!(free_slots(&machine), 1024);
     assert_audit(&machine);
 }
 
@@ -55,11 +52,8 @@ fn a_program_larger_than_memory_keeps_what_it_wrote() {
 
 #[test]
 fn both_sides_of_a_fork_keep_what_is_paged_out() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 1024);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 0..8, 100);
+    let machine = swapping(16, 1, 1024);
+    let (cpu, space, area) = filled(&machine, 8, 100);
     space.madvise(area, 4 * PAGE, Advice::PageOut).unwrap();
     let child = space.fork().unwrap();
     assert_audit(&machine);
@@ -77,9 +71,7 @@ fn both_sides_of_a_fork_keep_what_is_paged_out() {
 fn swapoff_reads_everything_in() {
     let machine = machine(16, 1);
     let id = compressed(&machine, 1024);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 512 * PAGE, RW);
-    fill(&cpu, &space, area, 0..512, 100);
+    let (cpu, space, area) = filled(&machine, 512, 100);
     space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 512 * PAGE);
     machine.memory().swapoff(id, || true).unwrap();
@@ -92,12 +84,8 @@ fn swapoff_reads_everything_in() {
 #[test]
 fn readahead_from_a_slow_device() {
     let machine = overcommitted(16);
-    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    let slow = SlowDevice::new(disk, SlowConfig::default());
-    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 256 * PAGE, RW);
-    fill(&cpu, &space, area, 0..256, 100);
+    swap_on_slow_ram(&machine, 1024, SlowConfig::default());
+    let (cpu, space, area) = filled(&machine, 256, 100);
     space.madvise(area, 256 * PAGE, Advice::PageOut).unwrap();
     // Once written, they are freed by the next pass.
     for _ in 0..3 {
@@ -115,7 +103,7 @@ fn readahead_from_a_slow_device() {
     drop(space);
     machine.memory().swap().io().reap();
     machine.memory().reclaim(MemcgId::ROOT, 1024);
-    assert_eq!(machine.memory().swap().devices().free_slots(), 1024);
+    assert_eq!(free_slots(&machine), 1024);
     assert_audit(&machine);
 }
 
@@ -123,18 +111,14 @@ fn readahead_from_a_slow_device() {
 #[test]
 fn a_lazily_freed_page_never_reads_old_data_of_the_device() {
     let machine = overcommitted(16);
-    let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
-    let slow = SlowDevice::new(disk, SlowConfig::default());
-    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, PAGE, RW);
-    write(&cpu, &space, area, 1);
+    swap_on_slow_ram(&machine, 64, SlowConfig::default());
+    let (cpu, space, area) = filled(&machine, 1, 1);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().resident, 0);
     // As long as the device writes it the folio stays in the cache, whatever maps it; and the device gets
     // this.
     assert_eq!(read(&cpu, &space, area), 1);
-    (0..2).for_each(|_| machine.memory().swap().io().reap());
+    reap(&machine, 2);
     write(&cpu, &space, area, 2);
     space.madvise(area, PAGE, Advice::Free).unwrap();
     for _ in 0..3 {
@@ -151,15 +135,12 @@ fn a_lazily_freed_page_never_reads_old_data_of_the_device() {
 fn a_lazily_freed_page_is_dropped_without_a_write() {
     let machine = overcommitted(16);
     swap_on_ram(&machine, 64);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 0..8, 100);
+    let (cpu, space, area) = filled(&machine, 8, 100);
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     fill(&cpu, &space, area, 0..8, 200);
     space.madvise(area, 8 * PAGE, Advice::Free).unwrap();
     write(&cpu, &space, area, 300);
-    machine.memory().reclaim(MemcgId::ROOT, 64);
-    machine.memory().reclaim(MemcgId::ROOT, 64);
+    reclaim(&machine, 2, 64);
     assert_eq!((count(&machine, VmEvent::Pglazyfreed), count(&machine, VmEvent::Pswpout)), (7, 9));
     assert_eq!(read(&cpu, &space, area), 300);
     (1..8).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0));
@@ -169,18 +150,14 @@ fn a_lazily_freed_page_is_dropped_without_a_write() {
 #[test]
 fn pages_are_freed_as_soon_as_they_are_written() {
     let machine = overcommitted(16);
-    let disk = RamDisk::new(machine.memory().frames(), 1024).unwrap();
-    let slow = SlowDevice::new(disk, SlowConfig::default());
-    machine.memory().swapon(slow, SwapOnOptions::default()).unwrap();
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 128 * PAGE, RW);
-    fill(&cpu, &space, area, 0..128, 100);
+    swap_on_slow_ram(&machine, 1024, SlowConfig::default());
+    let (cpu, space, area) = filled(&machine, 128, 100);
     // All are on their list now. The others are older, and were not referenced either.
     machine.memory().reclaim(MemcgId::ROOT, 0);
     space.madvise(page(area, 8), 120 * PAGE, Advice::Cold).unwrap();
     space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (8, 128));
-    (0..2).for_each(|_| machine.memory().swap().io().reap());
+    reap(&machine, 2);
     assert_eq!(machine.memory().reclaim(MemcgId::ROOT, 8), 8);
     // Reclaim takes a batch of 32 at a time: these and 24 others, whose writing begins.
     assert_eq!((count(&machine, VmEvent::Pswpout), anonymous_frames(&machine)), (32, 120));
@@ -193,9 +170,7 @@ fn pages_are_freed_as_soon_as_they_are_written() {
 fn pages_skipped_while_the_device_is_full_are_written_later() {
     let machine = overcommitted(16);
     swap_on_ram(&machine, 32);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 256 * PAGE, RW);
-    fill(&cpu, &space, area, 0..256, 100);
+    let (cpu, space, area) = filled(&machine, 256, 100);
     space.madvise(area, 256 * PAGE, Advice::Cold).unwrap();
     let goes = |from: u64| {
         machine.memory().reclaim(MemcgId::ROOT, 32);
@@ -204,7 +179,7 @@ fn pages_skipped_while_the_device_is_full_are_written_later() {
         assert!(there.iter().enumerate().all(|(at, &is)| is == (at >= 32)), "from {from}: {there:?}");
     };
     goes(0);
-    assert_eq!(machine.memory().swap().devices().free_slots(), 0);
+    assert_eq!(free_slots(&machine), 0);
     assert_eq!(machine.memory().reclaim(MemcgId::ROOT, 32), 0);
     space.munmap(area, 32 * PAGE).unwrap();
     goes(32);
@@ -240,10 +215,9 @@ fn pages_used_during_their_write_are_freed_with_their_mapping() {
     ];
     for (order, way) in [0, 2].into_iter().flat_map(|order| ways.map(|way| (order, way))) {
         let machine: Machine = Setup::mib(16).reserve().folios(orders(&[order])).build();
-        let disk = RamDisk::new(machine.memory().frames(), SLOTS).unwrap();
         let config =
             SlowConfig { completion: Completion::AfterReaps(1000), queue: 256, ..SlowConfig::default() };
-        machine.memory().swapon(SlowDevice::new(disk, config), SwapOnOptions::default()).unwrap();
+        swap_on_slow_ram(&machine, SLOTS, config);
         let (cpu, space) = (machine.vcpu(0).unwrap(), create_space(&machine));
         let area = map_at(&space, GIB, PAGES * PAGE, RW);
         // A neighbour keeps the table.
@@ -252,17 +226,15 @@ fn pages_used_during_their_write_are_freed_with_their_mapping() {
         space.madvise(area, PAGES * PAGE, Advice::PageOut).unwrap();
         assert_filled(&cpu, &space, area, 0..PAGES, 100);
         assert_eq!(space.figures().swapped, 0);
-        for _ in 0..1001 {
-            machine.memory().swap().io().reap();
-        }
-        let cached = SLOTS - machine.memory().swap().devices().free_slots();
+        reap(&machine, 1001);
+        let cached = SLOTS - free_slots(&machine);
         assert!(cached > PAGES / 2, "{cached} are in the swap cache");
         let mut space = Some(space);
         match way {
             Some(way) => way(space.as_ref().unwrap(), area),
             None => space = None,
         }
-        assert_eq!(machine.memory().swap().devices().free_slots(), SLOTS, "order {order}");
+        assert_eq!(free_slots(&machine), SLOTS, "order {order}");
         assert_eq!(anonymous_frames(&machine), u64::from(space.is_some()), "the neighbour");
         assert_audit(&machine);
     }
@@ -274,21 +246,16 @@ fn pages_used_during_their_write_are_freed_with_their_mapping() {
 fn a_pinned_page_is_written_to_during_its_writeback() {
     for order in [0, 2] {
         let machine: Machine = Setup::mib(16).reserve().folios(orders(&[order])).build();
-        let disk = RamDisk::new(machine.memory().frames(), 64).unwrap();
         let config = SlowConfig { completion: Completion::AfterReaps(1000), ..SlowConfig::default() };
-        machine.memory().swapon(SlowDevice::new(disk, config), SwapOnOptions::default()).unwrap();
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, GIB, 4 * PAGE, RW);
-        fill(&cpu, &space, area, 0..4, 100);
+        swap_on_slow_ram(&machine, 64, config);
+        let (cpu, space, area) = filled(&machine, 4, 100);
         space.madvise(area, 4 * PAGE, Advice::PageOut).unwrap();
         assert_filled(&cpu, &space, area, 0..4, 100);
         let pinned = space.pin_page(page(area, 1), Access::Write).unwrap();
         space.mprotect(area, 4 * PAGE, READ, false).unwrap();
         space.mprotect(area, 4 * PAGE, RW, false).unwrap();
         write(&cpu, &space, page(area, 1), 7);
-        // SAFETY: the frame is pinned, and no thread writes to it.
-        let seen = unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().read() };
-        assert_eq!(seen, 7, "the program got a copy of a pinned page");
+        assert_eq!(device_reads(&machine, &pinned), 7, "the program got a copy of a pinned page");
         drop(pinned);
         assert_audit(&machine);
         assert_eq!([0, 1, 2, 3].map(|at| read(&cpu, &space, page(area, at))), [100, 7, 102, 103]);
@@ -307,16 +274,14 @@ fn a_page_out_waits_for_one_discard_and_kswapd_for_a_few_at_a_time() {
     let (cpu, space) = cpu_and_space(&machine);
     // Freed clusters are used last, but for the one that the CPU allocates from.
     for _ in 0..=CLUSTERS / 10 {
-        let area = map_at(&space, GIB, 10 * MIB2, RW);
-        fill(&cpu, &space, area, 0..5120, 1);
+        let area = map_filled(&cpu, &space, GIB, 5120, 1);
         space.madvise(area, 10 * MIB2, Advice::PageOut).unwrap();
         assert_eq!(space.figures().swapped, 10 * MIB2);
         space.munmap(area, 10 * MIB2).unwrap();
     }
     assert_eq!(discards(), 0);
     // The CPU still has the last cluster, and then needs another one.
-    let area = map_at(&space, GIB, 513 * PAGE, RW);
-    fill(&cpu, &space, area, 0..513, 1);
+    let area = map_filled(&cpu, &space, GIB, 513, 1);
     space.madvise(area, 513 * PAGE, Advice::PageOut).unwrap();
     assert_eq!((space.figures().swapped, discards()), (513 * PAGE, 1));
     // It does not wait for memory to be short.
@@ -324,7 +289,6 @@ fn a_page_out_waits_for_one_discard_and_kswapd_for_a_few_at_a_time() {
         assert_eq!(machine.memory().kswapd_step().missing, 0);
         assert_eq!(discards(), done);
     }
-    assert_audit(&machine);
 }
 
 /// Hazard: a page waits for a discard while the thread has others in hand, unmapped and locked: their
@@ -337,8 +301,7 @@ fn what_was_unmapped_is_written_before_a_page_waits_for_a_discard() {
     machine.memory().swapon(disk, SwapOnOptions { discard: true, ..SwapOnOptions::default() }).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let page_out = |area: u64, pages: u64| {
-        let area = map_at(&space, area, pages * PAGE, RW);
-        fill(&cpu, &space, area, 0..pages, 1);
+        let area = map_filled(&cpu, &space, area, pages, 1);
         space.madvise(area, pages * PAGE, Advice::PageOut).unwrap();
         area
     };
@@ -355,7 +318,6 @@ fn what_was_unmapped_is_written_before_a_page_waits_for_a_discard() {
     assert_eq!(discards(), (1, 512));
     assert_eq!(space.figures().swapped, (512 + PAGES / 2) * PAGE);
     assert_filled(&cpu, &space, area, 0..PAGES, 1);
-    assert_audit(&machine);
 }
 
 /// Hazard: a folio for which no slots lie together is split, its first page is paged out, and the others are
@@ -363,16 +325,13 @@ fn what_was_unmapped_is_written_before_a_page_waits_for_a_discard() {
 #[test]
 fn all_pages_of_a_folio_that_is_split_for_want_of_slots_are_paged_out() {
     let order = Order::new(6).unwrap();
-    let machine: Machine = Setup::mib(32).overcommit().folios(orders(&[6])).build();
-    swap_on_ram(&machine, 512);
+    let machine: Machine = Setup::mib(32).overcommit().folios(orders(&[6])).swap(512).build();
     let (cpu, space) = cpu_and_space(&machine);
     // From now on the only cluster is one for single pages.
-    let single = map_at(&space, GIB, PAGE, RW);
-    fill(&cpu, &space, single, 0..1, 7);
+    let single = map_filled(&cpu, &space, GIB, 1, 7);
     space.madvise(single, PAGE, Advice::PageOut).unwrap();
 
-    let area = map_at(&space, 2 * GIB, order.pages() * PAGE, RW);
-    fill(&cpu, &space, area, 0..order.pages(), 100);
+    let area = map_filled(&cpu, &space, 2 * GIB, order.pages(), 100);
     let folios = |counter| machine.memory().frames().events().folios(order, counter);
     assert_eq!(folios(FolioCounter::NrAnon), 1);
     space.madvise(area, order.pages() * PAGE, Advice::PageOut).unwrap();
@@ -382,6 +341,6 @@ fn all_pages_of_a_folio_that_is_split_for_want_of_slots_are_paged_out() {
     assert_filled(&cpu, &space, area, 0..order.pages(), 100);
     assert_filled(&cpu, &space, single, 0..1, 7);
     drop(space);
-    assert_eq!(machine.memory().swap().devices().free_slots(), 512);
+    assert_eq!(free_slots(&machine), 512);
     assert_audit(&machine);
 }

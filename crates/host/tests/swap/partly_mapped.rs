@@ -12,22 +12,22 @@ const FOLIOS: u64 = 32;
 /// The page of each folio that stays.
 const KEPT: u64 = 5;
 
-fn machine() -> Machine {
-    let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
-    machine.memory().swapon(Disk::new(4096).0, SwapOnOptions::default()).unwrap();
-    machine
+/// Bytes of half a folio.
+const HALF: u64 = FOLIO / 2 * PAGE;
+
+fn without_swap() -> Machine {
+    Setup::mib(32).overcommit().folios(orders(&[4])).build()
 }
 
-fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
-    let memcgs = machine.memory().memcgs();
-    memcgs.charges().drain_stocks(&machine.memory().platform().pin());
-    memcgs.charges().usage(memcg)
+fn with_swap() -> Machine {
+    let machine = without_swap();
+    swap_on(&machine, Disk::new(4096).0);
+    machine
 }
 
 /// Folios of 64 KiB in a memcg, of each of which one page is left, with its number in it.
 fn area_of_single_pages(cpu: &Vcpu, space: &HostSpace<'_>) -> VirtAddr {
-    let area = map_at(space, GIB, FOLIOS * FOLIO * PAGE, RW);
-    fill(cpu, space, area, 0..FOLIOS * FOLIO, 100);
+    let area = map_filled(cpu, space, GIB, FOLIOS * FOLIO, 100);
     for first in (0..FOLIOS).map(|folio| folio * FOLIO) {
         space.madvise(page(area, first), KEPT * PAGE, Advice::DontNeed).unwrap();
         space.madvise(page(area, first + KEPT + 1), (FOLIO - KEPT - 1) * PAGE, Advice::DontNeed).unwrap();
@@ -36,24 +36,18 @@ fn area_of_single_pages(cpu: &Vcpu, space: &HostSpace<'_>) -> VirtAddr {
 }
 
 fn assert_kept(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr) {
-    for at in (0..FOLIOS).map(|folio| folio * FOLIO + KEPT) {
-        assert_eq!(read(cpu, space, page(area, at)), 100 + at);
-    }
+    assert_filled(cpu, space, area, (0..FOLIOS).map(|folio| folio * FOLIO + KEPT), 100);
 }
 
 fn assert_large(machine: &Machine) {
-    let folios = |counter| machine.memory().frames().events().folios(Order::new(4).unwrap(), counter);
-    assert_eq!(folios(FolioCounter::NrAnonPartiallyMapped), FOLIOS, "the area is not in folios of 64 KiB");
+    let partly_mapped = folios(machine, 4, FolioCounter::NrAnonPartiallyMapped);
+    assert_eq!(partly_mapped, FOLIOS, "the area is not in folios of 64 KiB");
 }
 
 #[test]
 fn a_limit_frees_pages_that_are_not_mapped_and_writes_none() {
-    let machine = machine();
-    let cpu = machine.vcpu(0).unwrap();
-    let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "sparse").unwrap();
-    let space = create_space(&machine);
-    space.set_memcg(memcg).unwrap();
+    let machine = with_swap();
+    let (cpu, memcg, space) = in_memcg(&machine, "sparse", &[]);
     let area = area_of_single_pages(&cpu, &space);
     assert_large(&machine);
     assert_eq!(usage(&machine, memcg), FOLIOS * FOLIO);
@@ -64,18 +58,13 @@ fn a_limit_frees_pages_that_are_not_mapped_and_writes_none() {
     assert_eq!(count(&machine, VmEvent::Pswpout), 0, "there was enough that no program needs");
     assert_kept(&cpu, &space, area);
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 0);
-    assert_audit(&machine);
 }
 
 /// A part that is locked keeps its own pages in memory, and not those beside it.
 #[test]
 fn locked_parts_of_folios_do_not_fill_a_memcg() {
-    let machine = machine();
-    let cpu = machine.vcpu(0).unwrap();
-    let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "locked").unwrap();
-    let space = create_space(&machine);
-    space.set_memcg(memcg).unwrap();
+    let machine = with_swap();
+    let (cpu, memcg, space) = in_memcg(&machine, "locked", &[]);
     let area = area_of_single_pages(&cpu, &space);
     for at in (0..FOLIOS).map(|folio| folio * FOLIO + KEPT) {
         space.mlock(page(area, at), PAGE, false).unwrap();
@@ -90,33 +79,29 @@ fn locked_parts_of_folios_do_not_fill_a_memcg() {
     fill(&cpu, &space, other, 0..8 * FOLIOS, 7);
     assert_kept(&cpu, &space, area);
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 0, "what is locked stays in memory");
-    assert_eq!(memcgs.folios().sizes(memcg, NodeId::new(0).unwrap())[LruList::Unevictable as usize], FOLIOS);
-    assert_audit(&machine);
+    assert_eq!(
+        machine.memory().memcgs().folios().sizes(memcg, NodeId::new(0).unwrap())
+            [LruList::Unevictable as usize],
+        FOLIOS
+    );
 }
 
 /// Hazard: without swap for a memcg reclaim looks at no list, and pages that no program maps stay charged
 /// until a program is killed for them.
 #[test]
 fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
-    let no_device = Setup::mib(32).overcommit().folios(orders(&[4])).build();
-    let (not_allowed, full) = (machine(), machine());
-    for (machine, name) in [(no_device, "none"), (not_allowed, "not allowed"), (full, "full")] {
+    for (machine, name) in [(without_swap(), "none"), (with_swap(), "not allowed"), (with_swap(), "full")] {
         let memory = machine.memory();
         let cpu = machine.vcpu(0).unwrap();
         let [top, beside] = ["top", "beside"].map(|name| memory.create_memcg(MemcgId::ROOT, name).unwrap());
         let memcg = memory.create_memcg(top, "below").unwrap();
-        let [space, other] = [memcg, beside].map(|memcg| {
-            let space = create_space(&machine);
-            space.set_memcg(memcg).unwrap();
-            space
-        });
+        let [space, other] = [memcg, beside].map(|memcg| space_in(&machine, memcg));
         if name == "not allowed" {
             memory.write_memcg_file(memcg, "memory.swap.max", "0").unwrap();
         }
         let filler = create_space(&machine);
         if name == "full" {
-            let area = map_at(&filler, GIB, 4096 * PAGE, RW);
-            fill(&cpu, &filler, area, 0..4096, 1);
+            let area = map_filled(&cpu, &filler, GIB, 4096, 1);
             filler.madvise(area, 4096 * PAGE, Advice::PageOut).unwrap();
             assert_eq!(memory.swap().devices().free_slots(), 0);
         }
@@ -134,53 +119,44 @@ fn a_memcg_without_swap_frees_pages_that_are_not_mapped() {
         assert_eq!(waiting(beside), FOLIOS, "{name}: those of others are left alone");
         assert_kept(&cpu, &space, areas[0]);
         assert_kept(&cpu, &other, areas[1]);
-        assert_audit(&machine);
     }
 }
 
 /// A folio of 16 pages in the swap cache, which is not mapped. Its contents are on a device, too.
-fn cached_folio<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr, DeviceId) {
-    let options = SwapOnOptions::default();
-    let id = machine.memory().swapon(HostRam::new(64).unwrap(), options).unwrap();
-    let space = create_space(machine);
-    let area = map_at(&space, GIB, FOLIO * PAGE, RW);
-    fill(cpu, &space, area, 0..FOLIO, 100);
+fn cached_folio(machine: &Machine) -> (DeviceId, Vcpu, HostSpace<'_>, VirtAddr) {
+    let id = swap_on(machine, HostRam::new(64).unwrap());
+    let (cpu, space, area) = filled(machine, FOLIO, 100);
     space.madvise(area, FOLIO * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, FOLIO * PAGE);
     space.madvise(area, FOLIO * PAGE, Advice::WillNeed).unwrap();
     assert_eq!(anonymous_frames(machine), 1, "one folio");
     assert_eq!(space.figures().swapped, FOLIO * PAGE);
-    (space, area, id)
+    (id, cpu, space, area)
 }
 
 /// Hazard: a part of a folio is given up while it has swap entries. When the folio leaves the swap cache with
 /// the rest mapped nothing queues it, since none of its pages is ever unmapped.
 #[test]
 fn a_folio_whose_swap_entries_were_given_up_in_part_waits_to_be_split() {
-    let half = FOLIO / 2 * PAGE;
     // Before the rest is mapped, and after that, as another mapping.
     for first in [true, false] {
-        let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
-        let cpu = machine.vcpu(0).unwrap();
-        let (space, area, id) = cached_folio(&machine, &cpu);
+        let machine = without_swap();
+        let (id, cpu, space, area) = cached_folio(&machine);
         let upper = page(area, FOLIO / 2);
         if first {
-            space.madvise(upper, half, Advice::DontNeed).unwrap();
+            space.madvise(upper, HALF, Advice::DontNeed).unwrap();
         } else {
-            space.mprotect(area, half, Protection::READ, false).unwrap();
+            space.mprotect(area, HALF, Protection::READ, false).unwrap();
         }
-        for at in 0..FOLIO / 2 {
-            assert_eq!(read(&cpu, &space, page(area, at)), 100 + at);
-        }
+        assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
         if !first {
-            space.munmap(upper, half).unwrap();
+            space.munmap(upper, HALF).unwrap();
         }
-        assert_eq!(machine.memory().swap().devices().free_slots(), 64, "the folio is not in the swap cache");
+        assert_eq!(free_slots(&machine), 64, "the folio is not in the swap cache");
         machine.memory().swapoff(id, || true).unwrap();
-        assert_eq!((anonymous_frames(&machine), waiting(&machine)), (1, 1), "first: {first}");
+        assert_eq!((anonymous_frames(&machine), waiting_to_split(&machine)), (1, 1), "first: {first}");
         assert_eq!(split_deferred(&machine), FOLIO / 2);
         assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
-        assert_audit(&machine);
     }
 }
 
@@ -189,59 +165,35 @@ fn a_folio_whose_swap_entries_were_given_up_in_part_waits_to_be_split() {
 #[test]
 fn a_folio_that_leaves_the_swap_cache_for_its_slots_waits_to_be_split() {
     const REAPS: u32 = 1000;
-    let half = FOLIO / 2 * PAGE;
-    let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
+    let machine = without_swap();
     let config = SlowConfig { completion: Completion::AfterReaps(REAPS), queue: 64, ..SlowConfig::default() };
-    let device = SlowDevice::new(HostRam::new(24).unwrap(), config);
-    machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+    swap_on(&machine, SlowDevice::new(HostRam::new(24).unwrap(), config));
     let complete = || (0..=REAPS).for_each(|_| machine.memory().swap().io().reap());
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine);
+    let (cpu, space) = cpu_and_space(&machine);
     let [area, other] = [GIB, 2 * GIB].map(|at| map_at(&space, at, FOLIO * PAGE, RW));
     space.madvise(other, FOLIO * PAGE, Advice::NoHugePage).unwrap();
     fill(&cpu, &space, other, 0..9, 7);
     fill(&cpu, &space, area, 0..FOLIO, 100);
     space.madvise(area, FOLIO * PAGE, Advice::PageOut).unwrap();
-    space.madvise(page(area, FOLIO / 2), half, Advice::DontNeed).unwrap();
+    space.madvise(page(area, FOLIO / 2), HALF, Advice::DontNeed).unwrap();
     assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
     complete();
-    assert_eq!(
-        (machine.memory().swap().devices().free_slots(), waiting(&machine)),
-        (8, 0),
-        "the cache has it"
-    );
+    assert_eq!((free_slots(&machine), waiting_to_split(&machine)), (8, 0), "the cache has it");
     for pages in [8, 9] {
         space.madvise(other, pages * PAGE, Advice::PageOut).unwrap();
         complete();
     }
-    assert_eq!(machine.memory().swap().devices().free_slots(), 24 - 9);
-    assert_eq!((waiting(&machine), split_deferred(&machine)), (1, FOLIO / 2));
+    assert_eq!(free_slots(&machine), 24 - 9);
+    assert_eq!((waiting_to_split(&machine), split_deferred(&machine)), (1, FOLIO / 2));
     assert_filled(&cpu, &space, area, 0..FOLIO / 2, 100);
-    assert_audit(&machine);
 }
 
-/// A space with one folio, whose first frame it returns too, and so many children that share it.
-fn shared_folio<'m>(
-    cpu: &Vcpu,
-    machine: &'m Machine,
-    children: usize,
-) -> (Pfn, HostSpace<'m>, Vec<HostSpace<'m>>) {
-    let space = create_space(machine);
-    let area = map_at(&space, GIB, FOLIO * PAGE, RW);
-    fill(cpu, &space, area, 0..FOLIO, 100);
+/// CPU 0, a space with one folio, the first frame of that, and so many children that share it.
+fn shared_folio(machine: &Machine, children: usize) -> (Vcpu, Pfn, HostSpace<'_>, Vec<HostSpace<'_>>) {
+    let (cpu, space, area) = filled(machine, FOLIO, 100);
     let head = space.pin_page_fast(area, Access::Read).unwrap().pfn();
     let children = (0..children).map(|_| space.fork().unwrap()).collect();
-    (head, space, children)
-}
-
-/// Frames that a shortage gets from folios that wait to be split.
-fn split_deferred(machine: &Machine) -> u64 {
-    machine.memory().spaces().thp().split_deferred(u64::MAX)
-}
-
-/// Folios that wait to be split.
-fn waiting(machine: &Machine) -> u64 {
-    machine.memory().spaces().memory().memcgs().splits().waiting()
+    (cpu, head, space, children)
 }
 
 /// The children map the first half of the folio and nothing the second: a shortage gets that. The folio
@@ -252,8 +204,7 @@ fn assert_half_is_left(cpu: &Vcpu, machine: &Machine, children: &[HostSpace<'_>]
     for child in children {
         assert_filled(cpu, child, VirtAddr(GIB), 0..FOLIO / 2, 100);
     }
-    let events = machine.memory().frames().events();
-    assert_eq!(events.folios(Order::new(4).unwrap(), FolioCounter::SplitDeferred), 1);
+    assert_eq!(folios(machine, 4, FolioCounter::SplitDeferred), 1);
     assert_audit(machine);
 }
 
@@ -261,18 +212,16 @@ fn assert_half_is_left(cpu: &Vcpu, machine: &Machine, children: &[HostSpace<'_>]
 /// nothing queues the folio again, though a part of it is mapped by none any more.
 #[test]
 fn a_folio_that_an_exit_leaves_partly_mapped_waits_to_be_split() {
-    let half = FOLIO / 2 * PAGE;
     // Two children map as many pages as the folio has.
     for children in [1, 2] {
-        let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
-        let cpu = machine.vcpu(0).unwrap();
-        let (_, space, children) = shared_folio(&cpu, &machine, children);
+        let machine = without_swap();
+        let (cpu, _, space, children) = shared_folio(&machine, children);
         for child in &children {
-            child.madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontNeed).unwrap();
+            child.madvise(page(VirtAddr(GIB), FOLIO / 2), HALF, Advice::DontNeed).unwrap();
         }
-        assert_eq!(waiting(&machine), 1);
+        assert_eq!(waiting_to_split(&machine), 1);
         assert_eq!(split_deferred(&machine), 0, "the parent maps all of it");
-        assert_eq!(waiting(&machine), 0, "it is not looked at until that changes");
+        assert_eq!(waiting_to_split(&machine), 0, "it is not looked at until that changes");
         drop(space);
         assert_half_is_left(&cpu, &machine, &children);
     }
@@ -282,58 +231,48 @@ fn a_folio_that_an_exit_leaves_partly_mapped_waits_to_be_split() {
 /// pages, in all processes together.
 #[test]
 fn a_busy_folio_of_two_processes_still_waits_to_be_split() {
-    let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
-    let cpu = machine.vcpu(0).unwrap();
-    let (head, space, children) = shared_folio(&cpu, &machine, 1);
-    let half = FOLIO / 2 * PAGE;
+    let machine = without_swap();
+    let (cpu, head, space, children) = shared_folio(&machine, 1);
     let frames = machine.memory().frames();
     for space in [&space, &children[0]] {
-        space.madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontNeed).unwrap();
+        space.madvise(page(VirtAddr(GIB), FOLIO / 2), HALF, Advice::DontNeed).unwrap();
     }
     assert!(frames.known(head).get(1), "a thread that looks at it");
-    assert_eq!((split_deferred(&machine), waiting(&machine)), (0, 1));
+    assert_eq!((split_deferred(&machine), waiting_to_split(&machine)), (0, 1));
     machine.memory().memcgs().folios().release_folio(head);
-    assert_eq!((split_deferred(&machine), waiting(&machine)), (FOLIO / 2, 0));
+    assert_eq!((split_deferred(&machine), waiting_to_split(&machine)), (FOLIO / 2, 0));
     for space in [&space, &children[0]] {
         assert_filled(&cpu, space, VirtAddr(GIB), 0..FOLIO / 2, 100);
     }
-    assert_audit(&machine);
 }
 
 /// Hazard: reclaim takes from one process the pages that another one had unmapped already, and finds then
 /// that the rest is needed. Nothing queues the folio again.
 #[test]
 fn a_folio_that_reclaim_leaves_partly_mapped_waits_to_be_split() {
-    let half = FOLIO / 2 * PAGE;
-    let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
-    let cpu = machine.vcpu(0).unwrap();
-    let (head, space, children) = shared_folio(&cpu, &machine, 1);
+    let machine = without_swap();
+    let (cpu, head, space, children) = shared_folio(&machine, 1);
     // What the child has is dirty.
     space.madvise(VirtAddr(GIB), FOLIO * PAGE, Advice::Free).unwrap();
-    children[0].madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontNeed).unwrap();
-    for _ in 0..4 {
-        machine.memory().reclaim(MemcgId::ROOT, 64);
-    }
+    children[0].madvise(page(VirtAddr(GIB), FOLIO / 2), HALF, Advice::DontNeed).unwrap();
+    reclaim(&machine, 4, 64);
     assert_eq!(space.figures().resident_anonymous, 0, "reclaim took what was given free");
     split_deferred(&machine);
     let order = machine.memory().frames().folio(head).order();
-    assert_eq!((order, waiting(&machine)), (Order::ZERO, 0), "pages are kept that no process maps");
+    assert_eq!((order, waiting_to_split(&machine)), (Order::ZERO, 0), "pages are kept that no process maps");
     assert_filled(&cpu, &children[0], VirtAddr(GIB), 0..FOLIO / 2, 100);
-    assert_audit(&machine);
 }
 
 /// Hazard: children map a part of a folio from the start, all together as much as all of it. It is not known
 /// that nothing maps the rest, once their parent exits.
 #[test]
 fn a_folio_of_which_children_got_a_part_waits_to_be_split() {
-    let half = FOLIO / 2 * PAGE;
     for children in [1, 2] {
-        let machine = Setup::mib(32).overcommit().folios(orders(&[4])).build();
-        let cpu = machine.vcpu(0).unwrap();
-        let (_, space, _) = shared_folio(&cpu, &machine, 0);
-        space.madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontFork).unwrap();
+        let machine = without_swap();
+        let (cpu, _, space, _) = shared_folio(&machine, 0);
+        space.madvise(page(VirtAddr(GIB), FOLIO / 2), HALF, Advice::DontFork).unwrap();
         let children: Vec<_> = (0..children).map(|_| space.fork().unwrap()).collect();
-        assert_eq!(waiting(&machine), 0, "the parent maps all of it");
+        assert_eq!(waiting_to_split(&machine), 0, "the parent maps all of it");
         drop(space);
         assert_half_is_left(&cpu, &machine, &children);
     }
@@ -342,16 +281,12 @@ fn a_folio_of_which_children_got_a_part_waits_to_be_split() {
 /// The same of pages that children read from swap.
 #[test]
 fn a_folio_of_which_children_read_a_part_from_swap_waits_to_be_split() {
-    let half = FOLIO / 2 * PAGE;
-    let machine = machine();
-    let cpu = machine.vcpu(0).unwrap();
-    let (_, space, children) = shared_folio(&cpu, &machine, 2);
-    for _ in 0..4 {
-        machine.memory().reclaim(MemcgId::ROOT, 64);
-    }
+    let machine = with_swap();
+    let (cpu, _, space, children) = shared_folio(&machine, 2);
+    reclaim(&machine, 4, 64);
     assert_eq!(space.figures().swapped, FOLIO * PAGE);
     for child in &children {
-        child.madvise(page(VirtAddr(GIB), FOLIO / 2), half, Advice::DontNeed).unwrap();
+        child.madvise(page(VirtAddr(GIB), FOLIO / 2), HALF, Advice::DontNeed).unwrap();
     }
     assert_filled(&cpu, &space, VirtAddr(GIB), 0..FOLIO, 100);
     for child in &children {

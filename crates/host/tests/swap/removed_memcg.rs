@@ -1,7 +1,7 @@
 //! Swapped pages of a memcg that was removed.
 
 use crate::common::*;
-use crate::swap_memcgs::{memcg, space_in, usage};
+use crate::swap_techniques::{assert_contents, contents, write_contents};
 use quire_host::swap::HostRam;
 
 const PAGES: u64 = MIB2 / PAGE;
@@ -13,17 +13,13 @@ fn swapped_out<'m>(machine: &'m Machine, cpu: &Vcpu, home: MemcgId) -> (HostSpac
     let removed = memcg(machine, "removed", &[]);
     let space = space_in(machine, removed);
     let area = map_at(&space, GIB, MIB2, RW);
-    (0..PAGES).for_each(|at| write(cpu, &space, page(area, at), contents(at)));
+    write_contents(cpu, &space, area, PAGES);
     space.madvise(area, MIB2, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, MIB2);
-    assert_eq!(machine.memory().memcgs().charges().swap_usage(removed), PAGES);
+    assert_eq!(swap_usage(machine, removed), PAGES);
     space.set_memcg(home).unwrap();
     machine.memory().memcgs().lifecycle().remove(removed).unwrap();
     (space, area, removed)
-}
-
-fn contents(at: u64) -> u64 {
-    if at.is_multiple_of(3) { 0 } else { 100 + at }
 }
 
 /// Hazard: pages that come back are charged to the memcg, which was removed. It is kept in the tree as long
@@ -37,18 +33,16 @@ fn a_swap_in_charges_the_program_where_the_memcg_of_the_slot_was_removed() {
             let setup = Setup::mib(32).reserve().overcommit().huge(policy);
             let machine = setup.with(|memory| memory.techniques.swap = technique).build();
             let device = if on_disk { HostRam::disk(SLOTS) } else { HostRam::new(SLOTS) };
-            machine.memory().swapon(device.unwrap(), SwapOnOptions::default()).unwrap();
+            swap_on(&machine, device.unwrap());
             let cpu = machine.vcpu(0).unwrap();
             let memcgs = machine.memory().memcgs();
             let home = memcg(&machine, "home", &[]);
             let (space, area, removed) = swapped_out(&machine, &cpu, home);
             let how = format!("{technique:?}, huge: {huge}, on a disk: {on_disk}");
-            for at in 0..PAGES {
-                assert_eq!(read(&cpu, &space, page(area, at)), contents(at), "{how}");
-            }
+            assert_contents(&cpu, &space, area, PAGES);
             assert_eq!((usage(&machine, home), usage(&machine, removed)), (PAGES, 0), "{how}");
             assert_eq!(memcgs.charges().swap_usage(removed), 0, "{how}");
-            let kept = SLOTS as u64 - machine.memory().swap().devices().free_slots();
+            let kept = SLOTS as u64 - free_slots(&machine);
             assert_eq!(memcgs.charges().swap_usage(home), kept, "{how}");
             let refaults = count(&machine, VmEvent::WorkingsetRefaultAnon);
             let counted = [home, removed]
@@ -59,7 +53,7 @@ fn a_swap_in_charges_the_program_where_the_memcg_of_the_slot_was_removed() {
             // Its number is free soon.
             assert!((0..64).any(|nth| memcg(&machine, &nth.to_string(), &[]) == removed), "{how}");
             drop(space);
-            assert_eq!((usage(&machine, home), memcgs.charges().swap_usage(home)), (0, 0), "{how}");
+            assert_eq!((usage(&machine, home), swap_usage(&machine, home)), (0, 0), "{how}");
         }
     }
 }
@@ -69,7 +63,7 @@ fn a_swap_in_charges_the_program_where_the_memcg_of_the_slot_was_removed() {
 fn what_is_swapped_in_for_a_removed_memcg_stays_within_the_programs_limit() {
     const LIMIT: u64 = 128;
     let machine = Setup::mib(32).reserve().overcommit().build();
-    machine.memory().swapon(HostRam::new(SLOTS).unwrap(), SwapOnOptions::default()).unwrap();
+    swap_on(&machine, HostRam::new(SLOTS).unwrap());
     let cpu = machine.vcpu(0).unwrap();
     let home = memcg(&machine, "home", &[(Limit::Max, LIMIT)]);
     let (space, area, removed) = swapped_out(&machine, &cpu, home);
@@ -78,5 +72,4 @@ fn what_is_swapped_in_for_a_removed_memcg_stays_within_the_programs_limit() {
         assert!(usage(&machine, home) <= LIMIT);
     }
     assert_eq!(usage(&machine, removed), 0);
-    assert_audit(&machine);
 }

@@ -7,7 +7,7 @@ use quire_swap::{DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, RamD
 
 type Slow = SlowDevice<RamDisk<HostPlatform>>;
 
-fn machine() -> Machine {
+fn plain_machine() -> Machine {
     Machine::new(&HostConfig::with_ram(16 << 20).cpus(1), MemoryConfig::default()).expect("a machine")
 }
 
@@ -20,7 +20,7 @@ fn frame(frames: &Frames<HostPlatform>) -> Pfn {
     frames.allocate(&frames.platform().pin(), request).expect("there is memory")
 }
 
-fn fill(frames: &Frames<HostPlatform>, pfn: Pfn, byte: u8) {
+fn fill_frame(frames: &Frames<HostPlatform>, pfn: Pfn, byte: u8) {
     // SAFETY: the frame is the test's.
     unsafe { frames.platform().direct_map(pfn).write_bytes(byte, 4096) };
 }
@@ -43,7 +43,7 @@ fn submit<D: SwapDevice<HostPlatform>>(
     unsafe { device.submit(DeviceMemory::new(frames), io) }
 }
 
-fn reap<D: SwapDevice<HostPlatform>>(
+fn done<D: SwapDevice<HostPlatform>>(
     frames: &Frames<HostPlatform>,
     device: &SlowDevice<D>,
 ) -> Vec<(u64, Result<(), DeviceError>)> {
@@ -54,36 +54,36 @@ fn reap<D: SwapDevice<HostPlatform>>(
 
 #[test]
 fn work_is_done_at_the_nth_reap_and_not_before() {
-    let machine = machine();
+    let machine = plain_machine();
     let frames = machine.memory().frames();
     let device =
         slow(frames, SlowConfig { completion: Completion::AfterReaps(2), queue: 2, ..SlowConfig::default() });
     assert!(!device.flags().contains(DeviceFlags::SYNCHRONOUS));
     let page = frame(frames);
-    fill(frames, page, 1);
+    fill_frame(frames, page, 1);
     assert_eq!(submit(frames, &device, request(Direction::Write, 5, page)), Submitted::Begun);
     assert!(device.has_done(), "a waiter has to reap");
-    assert_eq!(reap(frames, &device), []);
+    assert_eq!(done(frames, &device), []);
     // What counts is the content of the page when it is written.
-    fill(frames, page, 2);
+    fill_frame(frames, page, 2);
     assert_eq!(submit(frames, &device, request(Direction::Read, 9, page)), Submitted::Begun);
     assert_eq!(submit(frames, &device, request(Direction::Read, 9, page)), Submitted::QueueFull);
-    fill(frames, page, 2);
-    assert_eq!(reap(frames, &device), [(5, Ok(()))]);
-    assert_eq!(reap(frames, &device), [(9, Ok(()))]);
+    fill_frame(frames, page, 2);
+    assert_eq!(done(frames, &device), [(5, Ok(()))]);
+    assert_eq!(done(frames, &device), [(9, Ok(()))]);
     assert!(is_all(frames, page, 0), "nothing was written there");
     assert!(!device.has_done());
 
     assert_eq!(submit(frames, &device, request(Direction::Read, 5, page)), Submitted::Begun);
     assert!(!is_all(frames, page, 2), "it is not there yet");
-    assert_eq!((reap(frames, &device), reap(frames, &device)), (vec![], vec![(5, Ok(()))]));
+    assert_eq!((done(frames, &device), done(frames, &device)), (vec![], vec![(5, Ok(()))]));
     assert!(is_all(frames, page, 2));
     device.close(DeviceMemory::new(frames));
 }
 
 #[test]
 fn work_is_done_when_told_and_the_nth_fails() {
-    let machine = machine();
+    let machine = plain_machine();
     let frames = machine.memory().frames();
     let config = SlowConfig {
         completion: Completion::WhenTold,
@@ -93,26 +93,26 @@ fn work_is_done_when_told_and_the_nth_fails() {
     };
     let device = slow(frames, config);
     let page = frame(frames);
-    fill(frames, page, 7);
+    fill_frame(frames, page, 7);
     for slot in 0..3 {
         assert_eq!(submit(frames, &device, request(Direction::Write, slot, page)), Submitted::Begun);
     }
-    assert_eq!(reap(frames, &device), []);
+    assert_eq!(done(frames, &device), []);
     assert!(!device.has_done());
     assert_eq!((device.complete(DeviceMemory::new(frames), 2), device.waiting()), (2, 1));
     assert!(device.has_done());
-    assert_eq!(reap(frames, &device), [(0, Err(DeviceError::Io)), (1, Ok(()))]);
+    assert_eq!(done(frames, &device), [(0, Err(DeviceError::Io)), (1, Ok(()))]);
     assert_eq!(device.inner().report().stored_pages, 1);
     assert_eq!(
         (device.complete(DeviceMemory::new(frames), 9), device.complete(DeviceMemory::new(frames), 9)),
         (1, 0)
     );
-    assert_eq!(reap(frames, &device), [(2, Ok(()))]);
+    assert_eq!(done(frames, &device), [(2, Ok(()))]);
     for slot in 1..3 {
         assert_eq!(submit(frames, &device, request(Direction::Read, slot, page)), Submitted::Begun);
         device.complete(DeviceMemory::new(frames), 1);
         let failed = slot == 2;
-        assert_eq!(reap(frames, &device), [(slot, if failed { Err(DeviceError::Io) } else { Ok(()) })]);
+        assert_eq!(done(frames, &device), [(slot, if failed { Err(DeviceError::Io) } else { Ok(()) })]);
         assert_eq!(is_all(frames, page, 7), !failed, "a failed read leaves nothing that could be used");
     }
     device.close(DeviceMemory::new(frames));
@@ -125,7 +125,7 @@ const WHEN_TOLD: SlowConfig =
 /// then.
 #[test]
 fn what_waits_when_the_device_is_closed_is_not_carried_out() {
-    let machine = machine();
+    let machine = plain_machine();
     let frames = machine.memory().frames();
     let (memory, page) = (DeviceMemory::new(frames), frame(frames));
     let device = SlowDevice::new(HostRam::new(8).unwrap(), WHEN_TOLD);
@@ -134,9 +134,9 @@ fn what_waits_when_the_device_is_closed_is_not_carried_out() {
     }
     assert_eq!((device.complete(memory, 1), device.waiting()), (1, 2));
     SwapDevice::close(&device, memory);
-    fill(frames, page, 7);
+    fill_frame(frames, page, 7);
     assert_eq!((device.waiting(), device.complete(memory, 9)), (0, 0));
-    assert_eq!(reap(frames, &device), []);
+    assert_eq!(done(frames, &device), []);
     assert!(is_all(frames, page, 7));
 }
 
@@ -145,16 +145,16 @@ fn what_waits_when_the_device_is_closed_is_not_carried_out() {
 fn a_request_of_a_machine_that_is_gone_fails_in_the_next_one() {
     let device = SlowDevice::new(HostRam::new(8).unwrap(), WHEN_TOLD);
     for is_next in [false, true] {
-        let machine = machine();
+        let machine = plain_machine();
         let frames = machine.memory().frames();
         let page = frame(frames);
         if !is_next {
             assert_eq!(submit(frames, &device, request(Direction::Read, 3, page)), Submitted::Begun);
             continue;
         }
-        fill(frames, page, 7);
+        fill_frame(frames, page, 7);
         assert_eq!(device.complete(DeviceMemory::new(frames), 9), 1);
-        assert_eq!(reap(frames, &device), [(3, Err(DeviceError::Io))]);
+        assert_eq!(done(frames, &device), [(3, Err(DeviceError::Io))]);
         assert!(is_all(frames, page, 7));
     }
 }

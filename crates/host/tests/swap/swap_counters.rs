@@ -8,13 +8,13 @@ const SLOTS: u64 = 2048;
 
 /// A machine with folios of one order and 8 MiB of swap, behind a compressed cache of `front` bytes if that
 /// is set.
-fn machine(order: Order, front: Option<u64>) -> Machine {
+fn machine_of_folios(order: Order, front: Option<u64>) -> Machine {
     let policy = HugePolicy::MADVISE.with_sizes(OrderSet::of(order), SizeEnabled::Always);
     let machine = Setup::mib(32).reserve().huge(policy).build();
     if let Some(bytes) = front {
         let frames = machine.memory().frames();
         let cache = CompressedCache::new(frames, RamDisk::new(frames, SLOTS).unwrap(), bytes).unwrap();
-        machine.memory().swapon(cache, SwapOnOptions::default()).unwrap();
+        swap_on(&machine, cache);
     } else {
         swap_on_ram(&machine, SLOTS);
     }
@@ -44,9 +44,8 @@ fn swap_counters_of_folios() {
         let pages = order.pages();
         let huge = u64::from(order == Order::PMD);
         for (front, zeros) in [(None, false), (None, true), (Some(4 << 20), false), (Some(4 << 20), true)] {
-            let machine = machine(order, front);
-            let (cpu, space) = cpu_and_space(&machine);
-            let area = map_at(&space, GIB, MIB2, RW);
+            let machine = machine_of_folios(order, front);
+            let (cpu, space, area) = mapped(&machine, GIB, MIB2);
             if zeros {
                 // A read would map the shared zero page.
                 (0..pages).for_each(|at| write(&cpu, &space, page(area, at), 0));
@@ -84,9 +83,8 @@ fn swap_counters_of_folios() {
 #[test]
 fn writeback_counts_for_the_device_behind() {
     // Enough for a part of what is stored.
-    let machine = machine(Order::new(4).unwrap(), Some(16 * PAGE));
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 256 * PAGE, RW);
+    let machine = machine_of_folios(Order::new(4).unwrap(), Some(16 * PAGE));
+    let (cpu, space, area) = mapped(&machine, GIB, 256 * PAGE);
     let noise = |at: u64, word: u64| (at << 32 | word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for at in 0..256 {
         for word in 0..256 {
@@ -108,17 +106,13 @@ fn writeback_counts_for_the_device_behind() {
 #[test]
 fn a_memcg_at_its_limit_is_told_from_a_machine_without_memory() {
     let order = Order::new(4).unwrap();
-    let machine = machine(order, None);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, "small").unwrap();
-    let space = create_space(&machine);
-    space.set_memcg(memcg).unwrap();
+    let machine = machine_of_folios(order, None);
+    let (cpu, memcg, space) = in_memcg(&machine, "small", &[]);
     let area = map_at(&space, GIB, MIB2, RW);
     let folios = |counter| machine.memory().frames().events().folios(order, counter);
     fill(&cpu, &space, area, 0..16, 100);
     space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
-    let _ = memcgs.files().set(memcg, Limit::Max, Some(8 * PAGE)).unwrap();
+    set_limit(&machine, memcg, Limit::Max, 8);
     assert_eq!(read(&cpu, &space, area), 100);
     assert_eq!([FolioCounter::SwpinFallback, FolioCounter::SwpinFallbackCharge].map(folios), [1, 1]);
     write(&cpu, &space, page(area, 16), 1);

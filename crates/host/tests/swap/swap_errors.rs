@@ -14,7 +14,7 @@ const PAGES: u64 = 8;
 const BUS: AccessError<FaultError> = AccessError::Fault(FaultError::Bus);
 
 /// A machine where private pages come in folios of `order` wherever they fit.
-fn machine(order: u8) -> Machine {
+fn machine_of_order(order: u8) -> Machine {
     Setup::mib(16).reserve().folios(orders(&[order])).build()
 }
 
@@ -97,7 +97,7 @@ fn everywhere(check: impl Fn(&Machine, When, u64)) {
     for when in [When::AtOnce, When::Later] {
         for order in [0, 2] {
             println!("order {order}, {when:?}");
-            let machine = machine(order);
+            let machine = machine_of_order(order);
             check(&machine, when, 1 << order);
             assert_audit(&machine);
         }
@@ -270,9 +270,9 @@ fn a_file_that_was_cut_off_is_sigbus() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("swap");
     make_swap(&path, 256).unwrap();
-    let machine = machine(0);
+    let machine = machine_of_order(0);
     let device = FileDevice::open(machine.memory().platform(), &path, FileDeviceOptions::default()).unwrap();
-    let id = machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+    let id = swap_on(&machine, device);
     let scene = Scene::new(&machine);
     scene.out_whole();
     assert_eq!(scene.swapped(), PAGES);
@@ -327,11 +327,11 @@ impl Codec for Moody {
 #[test]
 fn damaged_compressed_data_is_sigbus() {
     for order in [0, 2] {
-        let machine = machine(order);
+        let machine = machine_of_order(order);
         let damaged = Arc::new(AtomicBool::new(false));
         let device =
             CompressedRam::new(machine.memory().frames(), 1024, Moody(Arc::clone(&damaged))).unwrap();
-        let id = machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+        let id = swap_on(&machine, device);
         let scene = Scene::new(&machine);
         scene.out();
         assert_eq!(scene.swapped(), PAGES);
@@ -352,7 +352,7 @@ fn damaged_compressed_data_is_sigbus() {
 /// All sharers of an unreadable page get the error, and all can read it once the device has recovered.
 #[test]
 fn pages_that_are_waited_for_together_fail_together() {
-    let machine = machine(0);
+    let machine = machine_of_order(0);
     let (_, medium) = swapon(&machine, When::AtOnce);
     let scene = Scene::new(&machine);
     scene.out();

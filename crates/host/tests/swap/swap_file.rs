@@ -32,7 +32,7 @@ impl Scratch {
     }
 }
 
-fn machine() -> Machine {
+fn audited_machine() -> Machine {
     let mut config = HostConfig::with_ram(16 << 20).cpus(1);
     config.audit_at_end = true;
     Machine::new(&config, MemoryConfig::default()).unwrap()
@@ -99,7 +99,7 @@ fn open(machine: &Machine, file: &Scratch, engine: Engine, depth: usize) -> Opti
 /// Runs a test with each engine that the host permits.
 fn with_engines(depth: usize, test: impl Fn(&Machine, &Scratch, &FileDevice)) {
     for engine in [Engine::Ring, Engine::Pool] {
-        let (machine, file) = (machine(), Scratch::with_swap(SLOTS));
+        let (machine, file) = (audited_machine(), Scratch::with_swap(SLOTS));
         if let Some(device) = open(&machine, &file, engine, depth) {
             assert_eq!((device.slots(), device.engine()), (SLOTS, engine));
             test(&machine, &file, &device);
@@ -110,7 +110,7 @@ fn with_engines(depth: usize, test: impl Fn(&Machine, &Scratch, &FileDevice)) {
 /// Hazard: a number in a configuration ends the process, since there is no memory for so many requests.
 #[test]
 fn a_depth_that_cannot_be_is_refused() {
-    let (machine, file) = (machine(), Scratch::with_swap(SLOTS));
+    let (machine, file) = (audited_machine(), Scratch::with_swap(SLOTS));
     let most = FileDeviceOptions::MAX_DEPTH;
     let why = |depth| {
         let options = FileDeviceOptions { depth, ..FileDeviceOptions::default() };
@@ -264,7 +264,7 @@ fn concurrent_requests_complete_once_each() {
 #[test]
 fn requests_of_another_machine_are_refused() {
     with_engines(1, |machine, _, device| {
-        let other = self::machine();
+        let other = audited_machine();
         let frames = Frames::new(&other, 1);
         frames.fill(0, 5);
         for direction in [Direction::Write, Direction::Read] {
@@ -282,7 +282,7 @@ fn requests_of_another_machine_are_refused() {
 #[test]
 fn completions_are_told_to_the_machine_that_asked_for_them() {
     with_engines(1, |machine, _, device| {
-        let other = self::machine();
+        let other = audited_machine();
         let frames = Frames::new(machine, 1);
         let request = io(Direction::Read, 0, frames.first, 1);
         assert_eq!(submit(machine, device, request), Submitted::Begun);
@@ -321,7 +321,7 @@ fn discards_outside_the_device_change_nothing() {
             }
         }
         [u64::MAX, SLOTS].into_iter().for_each(|slot| device.discard(memory, slot, 1));
-        let other = self::machine();
+        let other = audited_machine();
         device.discard(DeviceMemory::new(other.memory().frames()), 0, 1);
         assert!(fs::read(&file.0).unwrap() == before, "a hole");
         device.discard(memory, 0, 1);
@@ -334,7 +334,7 @@ fn discards_outside_the_device_change_nothing() {
 #[test]
 fn dropping_the_device_completes_all_requests() {
     for engine in [Engine::Ring, Engine::Pool] {
-        let (machine, file) = (machine(), Scratch::with_swap(SLOTS));
+        let (machine, file) = (audited_machine(), Scratch::with_swap(SLOTS));
         let frames = Frames::new(&machine, 4);
         let Some(device) = open(&machine, &file, engine, 32) else { continue };
         for page in 0..16 {
@@ -345,9 +345,7 @@ fn dropping_the_device_completes_all_requests() {
         drop(device);
         let bytes = fs::read(&file.0).unwrap();
         for page in 0..16 {
-            assert!(
-                bytes[(page + 1) * PAGE..(page + 2) * PAGE].iter().all(|byte| *byte == 0x40 + page as u8)
-            );
+            assert!(bytes[(page + 1) * PAGE..(page + 2) * PAGE].iter().all(|it| *it == 0x40 + page as u8));
         }
     }
 }
@@ -388,7 +386,7 @@ fn a_discarded_slot_takes_no_space_in_the_file() {
 
 #[test]
 fn wrong_files_are_refused_with_their_name() {
-    let machine = machine();
+    let machine = audited_machine();
     let refuse = |file: &Scratch, word: &str| {
         let error = FileDevice::open(machine.memory().platform(), &file.0, FileDeviceOptions::default());
         let text = error.expect_err(word).to_string();
@@ -447,7 +445,7 @@ fn a_file_of_mkswap_is_accepted() {
         return eprintln!("skipped: there is no mkswap");
     };
     assert!(made.status.success(), "{made:?}");
-    let machine = machine();
+    let machine = audited_machine();
     let device =
         FileDevice::open(machine.memory().platform(), &file.0, FileDeviceOptions::default()).unwrap();
     assert_eq!(device.slots(), 63);

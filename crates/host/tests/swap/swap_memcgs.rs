@@ -4,32 +4,17 @@
 use crate::common::*;
 use crate::disk::Disk;
 
-pub(crate) fn machine(mib: u64, oom: OomAction) -> Machine {
-    Setup::mib(mib).reserve().overcommit().with(|memory| memory.oom = oom).build()
-}
-
-pub(crate) fn swapon(machine: &Machine, slots: u64) {
-    machine.memory().swapon(Disk::new(slots).0, SwapOnOptions::default()).unwrap();
-}
-
-/// A memcg with limits in pages.
-pub(crate) fn memcg(machine: &Machine, name: &str, limits: &[(Limit, u64)]) -> MemcgId {
-    let memcgs = machine.memory().memcgs();
-    let memcg = memcgs.lifecycle().create(MemcgId::ROOT, name).unwrap();
-    for &(limit, pages) in limits {
-        let _ = memcgs.files().set(memcg, limit, Some(pages * PAGE)).unwrap();
+/// With a swap device of so many slots, if there are any.
+pub(crate) fn limited_machine(mib: u64, oom: OomAction, slots: u64) -> Machine {
+    let machine = Setup::mib(mib).reserve().overcommit().with(|memory| memory.oom = oom).build();
+    if slots > 0 {
+        swap_on(&machine, Disk::new(slots).0);
     }
-    memcg
-}
-
-pub(crate) fn space_in<'m>(machine: &'m Machine, memcg: MemcgId) -> HostSpace<'m> {
-    let space = create_space(machine);
-    space.set_memcg(memcg).unwrap();
-    space
+    machine
 }
 
 /// Writes to `pages` pages; returns how many succeeded before the first error, and that error.
-fn fill(
+fn write_up_to(
     cpu: &Vcpu,
     space: &HostSpace<'_>,
     pages: u64,
@@ -43,106 +28,84 @@ fn fill(
     (area, pages, Ok(()))
 }
 
-/// Pages charged, without the stock of the CPUs.
-pub(crate) fn usage(machine: &Machine, memcg: MemcgId) -> u64 {
-    let memcgs = machine.memory().memcgs();
-    memcgs.charges().drain_stocks(&machine.memory().platform().pin());
-    memcgs.charges().usage(memcg)
-}
-
 fn is_out_of_memory(error: AccessError<FaultError>) -> bool {
     matches!(error, AccessError::Fault(FaultError::OutOfMemory(_)))
 }
 
 #[test]
 fn a_program_larger_than_its_memcg_runs_through() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 4096);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "small", &[(Limit::Max, 128)]);
-    let space = space_in(&machine, memcg);
-    let (area, _, filled) = fill(&cpu, &space, 512);
+    let machine = limited_machine(16, OomAction::Refuse, 4096);
+    let (cpu, memcg, space) = in_memcg(&machine, "small", &[(Limit::Max, 128)]);
+    let (area, _, filled) = write_up_to(&cpu, &space, 512);
     assert_eq!(filled, Ok(()));
     for _ in 0..2 {
         assert_filled(&cpu, &space, area, 0..512, 100);
         assert!(usage(&machine, memcg) <= 128, "{} pages", usage(&machine, memcg));
-        assert!(machine.memory().memcgs().charges().swap_usage(memcg) >= 512 - 128);
+        assert!(swap_usage(&machine, memcg) >= 512 - 128);
         assert_audit(&machine);
     }
-    assert!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Max) > 0);
-    assert_eq!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Oom), 0);
+    assert!(events(&machine, memcg, MemcgEvent::Max) > 0);
+    assert_eq!(events(&machine, memcg, MemcgEvent::Oom), 0);
     drop(space);
-    assert_eq!((usage(&machine, memcg), machine.memory().memcgs().charges().swap_usage(memcg)), (0, 0));
+    assert_eq!((usage(&machine, memcg), swap_usage(&machine, memcg)), (0, 0));
     machine.memory().memcgs().lifecycle().remove(memcg).unwrap();
     assert_audit(&machine);
 }
 
 #[test]
 fn a_memcg_gets_no_more_swap_than_its_limit() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 4096);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "little swap", &[(Limit::Max, 128), (Limit::SwapMax, 100)]);
-    let space = space_in(&machine, memcg);
-    let (area, written, filled) = fill(&cpu, &space, 512);
+    let machine = limited_machine(16, OomAction::Refuse, 4096);
+    let (cpu, memcg, space) = in_memcg(&machine, "little swap", &[(Limit::Max, 128), (Limit::SwapMax, 100)]);
+    let (area, written, filled) = write_up_to(&cpu, &space, 512);
     assert!(filled.is_err_and(is_out_of_memory), "{filled:?}");
     assert!((200..=228).contains(&written), "{written} pages");
-    assert!(machine.memory().memcgs().charges().swap_usage(memcg) <= 100);
-    assert!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::SwapMax) > 0);
+    assert!(swap_usage(&machine, memcg) <= 100);
+    assert!(events(&machine, memcg, MemcgEvent::SwapMax) > 0);
     assert_audit(&machine);
     // Others are not throttled.
     let other = create_space(&machine);
-    assert_eq!(fill(&cpu, &other, 512).2, Ok(()));
+    assert_eq!(write_up_to(&cpu, &other, 512).2, Ok(()));
     // With more swap it continues.
     let _ = machine.memory().memcgs().files().set(memcg, Limit::SwapMax, None).unwrap();
     assert_eq!(cpu.program(&space).write_u64(page(area, written), 100 + written), Ok(()));
     assert_filled(&cpu, &space, area, 0..written + 1, 100);
-    assert_audit(&machine);
 }
 
 #[test]
 fn no_swap_at_all_keeps_a_memcg_in_memory() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 4096);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "no swap", &[(Limit::SwapMax, 0)]);
-    let space = space_in(&machine, memcg);
-    let (area, ..) = fill(&cpu, &space, 64);
+    let machine = limited_machine(16, OomAction::Refuse, 4096);
+    let (cpu, memcg, space) = in_memcg(&machine, "no swap", &[(Limit::SwapMax, 0)]);
+    let (area, ..) = write_up_to(&cpu, &space, 64);
     space.madvise(area, 64 * PAGE, Advice::PageOut).unwrap();
     machine.memory().reclaim(memcg, 64);
     assert_eq!(space.figures().swapped, 0);
     assert_filled(&cpu, &space, area, 0..64, 100);
-    assert_audit(&machine);
 }
 
 #[test]
 fn a_high_limit_throttles_and_never_fails() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 4096);
+    let machine = limited_machine(16, OomAction::Refuse, 4096);
     let cpu = machine.vcpu(0).unwrap();
     // A limit of zero is possible: a page that was just swapped in stays until the program has used it.
     for high in [128, 0] {
         let memcg = memcg(&machine, &format!("high{high}"), &[(Limit::High, high)]);
         let space = space_in(&machine, memcg);
-        let (area, _, filled) = fill(&cpu, &space, 512);
+        let (area, _, filled) = write_up_to(&cpu, &space, 512);
         assert_eq!(filled, Ok(()));
         assert_filled(&cpu, &space, area, 0..512, 100);
-        let events = machine.memory().memcgs().counters().events(memcg, MemcgEvent::High);
-        assert!(events > 10, "the program was held up {events} times");
+        let times = events(&machine, memcg, MemcgEvent::High);
+        assert!(times > 10, "the program was held up {times} times");
         let usage = usage(&machine, memcg);
         assert!(usage <= high + 64, "{usage} pages");
-        assert_eq!(machine.memory().memcgs().counters().events(memcg, MemcgEvent::Oom), 0);
-        assert_audit(&machine);
+        assert_eq!(events(&machine, memcg, MemcgEvent::Oom), 0);
     }
 }
 
 #[test]
 fn a_high_limit_without_swap_never_fails() {
-    let machine = machine(16, OomAction::Refuse);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "high", &[(Limit::High, 16)]);
-    let space = space_in(&machine, memcg);
-    let (area, _, filled) = fill(&cpu, &space, 128);
+    let machine = limited_machine(16, OomAction::Refuse, 0);
+    let (cpu, _, space) = in_memcg(&machine, "high", &[(Limit::High, 16)]);
+    let (area, _, filled) = write_up_to(&cpu, &space, 128);
     assert_eq!(filled, Ok(()));
     assert_filled(&cpu, &space, area, 0..128, 100);
 }
@@ -151,26 +114,19 @@ fn a_high_limit_without_swap_never_fails() {
 /// every fault.
 #[test]
 fn a_high_limit_that_cannot_be_met_is_not_retried_at_every_fault() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 4096);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "high", &[(Limit::High, 16), (Limit::SwapMax, 0)]);
-    let space = space_in(&machine, memcg);
-    assert_eq!(fill(&cpu, &space, 1024).2, Ok(()));
+    let machine = limited_machine(16, OomAction::Refuse, 4096);
+    let (cpu, _, space) = in_memcg(&machine, "high", &[(Limit::High, 16), (Limit::SwapMax, 0)]);
+    assert_eq!(write_up_to(&cpu, &space, 1024).2, Ok(()));
     let scanned = count(&machine, VmEvent::PgscanAnon);
     assert!(scanned > 0 && scanned < 100 * 1024, "{scanned} pages were looked at");
-    assert_audit(&machine);
 }
 
 /// What a fault swaps in must not be reclaimed for the copy of it: it would be swapped in and out for ever.
 #[test]
 fn reclaim_for_a_swap_in_spares_its_page() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 64);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "full", &[(Limit::Max, 64), (Limit::SwapMax, 1)]);
-    let space = space_in(&machine, memcg);
-    let (shared, ..) = fill(&cpu, &space, 1);
+    let machine = limited_machine(16, OomAction::Refuse, 64);
+    let (cpu, memcg, space) = in_memcg(&machine, "full", &[(Limit::Max, 64), (Limit::SwapMax, 1)]);
+    let (shared, ..) = write_up_to(&cpu, &space, 1);
     space.madvise(shared, PAGE, Advice::PageOut).unwrap();
     let child = space.fork().unwrap();
     let area = map_at(&space, 2 * GIB, 63 * PAGE, RW);
@@ -179,21 +135,19 @@ fn reclaim_for_a_swap_in_spares_its_page() {
     let written = cpu.program(&space).write_u64(shared, 200);
     assert!(written.is_err_and(is_out_of_memory), "{written:?}");
     assert_audit(&machine);
-    let _ = machine.memory().memcgs().files().set(memcg, Limit::Max, Some(65 * PAGE)).unwrap();
+    set_limit(&machine, memcg, Limit::Max, 65);
     assert_eq!(cpu.program(&space).write_u64(shared, 200), Ok(()));
     assert_filled(&cpu, &child, shared, 0..1, 100);
     assert_eq!(cpu.program(&space).read_u64(shared), Ok(200));
-    assert_audit(&machine);
 }
 
 #[test]
 fn a_slot_is_charged_to_its_own_memcg() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 1024);
+    let machine = limited_machine(16, OomAction::Refuse, 1024);
     let cpu = machine.vcpu(0).unwrap();
     let [owner, other] = ["owner", "other"].map(|name| memcg(&machine, name, &[]));
     let space = space_in(&machine, owner);
-    let (area, ..) = fill(&cpu, &space, 32);
+    let (area, ..) = write_up_to(&cpu, &space, 32);
     let child = space.fork().unwrap();
     child.set_memcg(other).unwrap();
     let memcgs = machine.memory().memcgs();
@@ -201,36 +155,31 @@ fn a_slot_is_charged_to_its_own_memcg() {
     // Both map the pages, so that only reclaim of the whole machine may page them out.
     machine.memory().reclaim(MemcgId::ROOT, 32);
     assert_eq!((space.figures().swapped, child.figures().swapped), (32 * PAGE, 32 * PAGE));
-    assert_eq!((usage(&machine, owner), memcgs.charges().swap_usage(owner)), (0, 32));
+    assert_eq!((usage(&machine, owner), swap_usage(&machine, owner)), (0, 32));
     assert_audit(&machine);
     assert_filled(&cpu, &child, area, 0..32, 100);
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 0), "the owner pays");
     assert_eq!(memcgs.charges().swap_usage(other), 0);
     // The child owns the pages that it writes to.
-    for at in 0..32 {
-        cpu.program(&child).write_u64(page(area, at), 200 + at).unwrap();
-    }
+    fill(&cpu, &child, area, 0..32, 200);
     assert_eq!((usage(&machine, owner), usage(&machine, other)), (32, 32));
     assert_filled(&cpu, &space, area, 0..32, 100);
     assert_audit(&machine);
     // The owner has exited, its memcg is removed; what is left of it is charged until the last page.
     drop(space);
-    assert_eq!((usage(&machine, owner), memcgs.charges().swap_usage(owner)), (0, 0));
+    assert_eq!((usage(&machine, owner), swap_usage(&machine, owner)), (0, 0));
     memcgs.lifecycle().remove(owner).unwrap();
     drop(child);
-    assert_eq!((usage(&machine, other), memcgs.charges().swap_usage(other)), (0, 0));
+    assert_eq!((usage(&machine, other), swap_usage(&machine, other)), (0, 0));
     memcgs.lifecycle().remove(other).unwrap();
     assert_audit(&machine);
 }
 
 #[test]
 fn a_removed_memcg_is_charged_until_its_last_slot_is_free() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "gone", &[]);
-    let space = space_in(&machine, memcg);
-    let (area, ..) = fill(&cpu, &space, 32);
+    let machine = limited_machine(16, OomAction::Refuse, 1024);
+    let (cpu, memcg, space) = in_memcg(&machine, "gone", &[]);
+    let (area, ..) = write_up_to(&cpu, &space, 32);
     space.madvise(area, 32 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, 32 * PAGE);
     space.set_memcg(MemcgId::ROOT).unwrap();
@@ -239,13 +188,13 @@ fn a_removed_memcg_is_charged_until_its_last_slot_is_free() {
     assert_filled(&cpu, &space, area, 0..32, 100);
     assert_audit(&machine);
     drop(space);
-    assert_eq!((usage(&machine, memcg), machine.memory().memcgs().charges().swap_usage(memcg)), (0, 0));
+    assert_eq!((usage(&machine, memcg), swap_usage(&machine, memcg)), (0, 0));
     assert_audit(&machine);
 }
 
 #[test]
 fn the_program_with_the_highest_score_is_ended() {
-    let machine = machine(32, OomAction::Kill);
+    let machine = limited_machine(32, OomAction::Kill, 0);
     let cpu = machine.vcpu(0).unwrap();
     let memcg = memcg(&machine, "killed", &[(Limit::Max, 2560)]);
     // An adjustment counts in thousandths of the limit.
@@ -253,13 +202,13 @@ fn the_program_with_the_highest_score_is_ended() {
     // OOM scores: the first gets -1000, the third 1000 later; the fourth grows.
     let spaces: Vec<_> = (0..4).map(|_| space_in(&machine, memcg)).collect();
     let outside = create_space(&machine);
-    assert_eq!(fill(&cpu, &outside, 600).2, Ok(()));
+    assert_eq!(write_up_to(&cpu, &outside, 600).2, Ok(()));
     for (space, pages) in spaces.iter().zip([1000, 600, 400, 200]) {
-        assert_eq!(fill(&cpu, space, pages).2, Ok(()));
+        assert_eq!(write_up_to(&cpu, space, pages).2, Ok(()));
     }
     spaces[0].oom().set_score_adj(-1000);
     let more = map_at(&spaces[3], 2 * GIB, 5120 * PAGE, RW);
-    let kills = || machine.memory().memcgs().counters().events(memcg, MemcgEvent::OomKill);
+    let kills = || events(&machine, memcg, MemcgEvent::OomKill);
     let mut at = 0;
     let mut grow = |until: u64| {
         while kills() < until {
@@ -300,11 +249,11 @@ fn the_program_with_the_highest_score_is_ended() {
 
 #[test]
 fn a_machine_that_is_full_ends_the_largest_program() {
-    let machine = machine(8, OomAction::Kill);
+    let machine = limited_machine(8, OomAction::Kill, 0);
     let cpu = machine.vcpu(0).unwrap();
     let [small, large] = [0, 1].map(|_| create_space(&machine));
-    let (area, ..) = fill(&cpu, &small, 200);
-    let (_, written, result) = fill(&cpu, &large, 4096);
+    let (area, ..) = write_up_to(&cpu, &small, 200);
+    let (_, written, result) = write_up_to(&cpu, &large, 4096);
     assert_eq!(result, Err(AccessError::Fault(FaultError::Killed)), "after {written} pages");
     assert!(large.oom().is_killed() && !small.oom().is_killed());
     assert_eq!(large.figures().resident, 0);
@@ -320,10 +269,7 @@ fn tables(space: &HostSpace<'_>) -> u64 {
 #[test]
 fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
     for device in [false, true] {
-        let machine = machine(16, OomAction::Refuse);
-        if device {
-            swapon(&machine, 1024);
-        }
+        let machine = limited_machine(16, OomAction::Refuse, if device { 1024 } else { 0 });
         let (cpu, space) = cpu_and_space(&machine);
         // A page elsewhere keeps the tables above.
         map_at(&space, GIB + 8 * MIB2, PAGE, RW);
@@ -331,24 +277,18 @@ fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
         let few = tables(&space);
         let area = map_at(&space, GIB, 2 * MIB2, RW);
         let pages = 2 * MIB2 / PAGE;
-        for at in 0..pages {
-            cpu.program(&space).write_u64(page(area, at), 100 + at).unwrap();
-        }
+        fill(&cpu, &space, area, 0..pages, 100);
         assert_eq!(tables(&space), few + 2);
         space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
         assert_audit(&machine);
         // Two of them are needed again.
-        for at in [3, pages - 1] {
-            cpu.program(&space).write_u64(page(area, at), 200 + at).unwrap();
-        }
+        fill(&cpu, &space, area, [3, pages - 1], 200);
         let freed = machine.memory().reclaim(MemcgId::ROOT, 2 * pages);
         assert!(freed >= pages - 2, "{freed} came free");
         assert_audit(&machine);
         let events = machine.memory().frames().events();
         assert_eq!(events.sum(VmEvent::Pglazyfreed), pages - 2);
-        for at in [3, pages - 1] {
-            assert_eq!(cpu.program(&space).read_u64(page(area, at)), Ok(200 + at));
-        }
+        assert_filled(&cpu, &space, area, [3, pages - 1], 200);
         assert_eq!(cpu.program(&space).read_u64(page(area, 4)), Ok(0));
         // All of the first table's pages are freed, and the table with them.
         space.madvise(area, 2 * MIB2, Advice::Free).unwrap();
@@ -377,12 +317,10 @@ fn lazily_freed_pages_and_their_tables_are_freed_without_a_device() {
 /// `memory.stat` counts what the memcg's programs do.
 #[test]
 fn statistics_of_a_memcg_count_its_programs() {
-    let machine = machine(16, OomAction::Refuse);
+    let machine = limited_machine(16, OomAction::Refuse, 0);
     swap_on_ram(&machine, 1024);
-    let cpu = machine.vcpu(0).unwrap();
-    let memcg = memcg(&machine, "told", &[]);
-    let space = space_in(&machine, memcg);
-    let (area, ..) = fill(&cpu, &space, 16);
+    let (cpu, memcg, space) = in_memcg(&machine, "told", &[]);
+    let (area, ..) = write_up_to(&cpu, &space, 16);
     for at in 12..16 {
         cpu.program(&space).write_u64(page(area, at), 0).unwrap();
     }
@@ -419,12 +357,12 @@ fn statistics_of_a_memcg_count_its_programs() {
 /// and reclaim for any of them.
 #[test]
 fn the_roots_statistics_are_of_the_whole_machine() {
-    let machine = machine(16, OomAction::Refuse);
+    let machine = limited_machine(16, OomAction::Refuse, 0);
     swap_on_ram(&machine, 1024);
     let cpu = machine.vcpu(0).unwrap();
     let below = memcg(&machine, "below", &[]);
     let spaces = [below, MemcgId::ROOT].map(|memcg| space_in(&machine, memcg));
-    let areas = spaces.each_ref().map(|space| fill(&cpu, space, 16).0);
+    let areas = spaces.each_ref().map(|space| write_up_to(&cpu, space, 16).0);
     let file = MapRequest { file: Some(MappedFile::new(1, 0)), ..MapRequest::anonymous(2 * PAGE, RW) };
     for space in &spaces {
         let mapped = space.mmap(&file).unwrap();
@@ -461,7 +399,7 @@ fn moved_out<'m>(
 ) -> (HostSpace<'m>, VirtAddr) {
     let removed = memcg(machine, "m", &[limit]);
     let space = space_in(machine, removed);
-    let (area, _, filled) = fill(cpu, &space, pages);
+    let (area, _, filled) = write_up_to(cpu, &space, pages);
     assert_eq!(filled, Ok(()));
     space.set_memcg(MemcgId::ROOT).unwrap();
     machine.memory().memcgs().lifecycle().remove(removed).unwrap();
@@ -472,25 +410,20 @@ fn moved_out<'m>(
 /// fit into what that memcg might have.
 #[test]
 fn the_limit_of_a_removed_memcg_refuses_no_page() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 64);
+    let machine = limited_machine(16, OomAction::Refuse, 64);
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = moved_out(&machine, &cpu, (Limit::Max, 64), 120);
     assert!(space.figures().swapped >= 50 * PAGE);
     assert_filled(&cpu, &space, area, 0..120, 100);
-    assert_audit(&machine);
 }
 
 /// Hazard: the pages of a memcg that might have no swap are never reclaimed once it is removed.
 #[test]
 fn the_swap_limit_of_a_removed_memcg_keeps_no_page_in_memory() {
-    let machine = machine(16, OomAction::Refuse);
-    swapon(&machine, 64);
+    let machine = limited_machine(16, OomAction::Refuse, 64);
     let cpu = machine.vcpu(0).unwrap();
     let (space, area) = moved_out(&machine, &cpu, (Limit::SwapMax, 0), 32);
-    machine.memory().reclaim(MemcgId::ROOT, 32);
-    machine.memory().reclaim(MemcgId::ROOT, 32);
+    reclaim(&machine, 2, 32);
     assert_eq!(space.figures().swapped, 32 * PAGE);
     assert_filled(&cpu, &space, area, 0..32, 100);
-    assert_audit(&machine);
 }

@@ -9,7 +9,7 @@ use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 const PAGES: u64 = MIB2 / PAGE;
 
 /// A machine with 2 MiB folios, whose device completes when it is told to, or at once.
-fn machine(late: bool) -> Machine {
+fn machine_of_sharers(late: bool) -> Machine {
     let policy = HugePolicy::MADVISE.with_sizes(OrderSet::PMD, SizeEnabled::Always);
     let machine = Setup::mib(32).reserve().overcommit().huge(policy).build();
     let disk = RamDisk::new(machine.memory().frames(), 2 * PAGES).unwrap();
@@ -24,22 +24,19 @@ fn machine(late: bool) -> Machine {
 }
 
 /// A space with one folio that was written to and is being paged out.
-fn paged_out<'m>(machine: &'m Machine, cpu: &Vcpu) -> (HostSpace<'m>, VirtAddr) {
-    let space = create_space(machine).audited(machine);
-    let area = map_at(&space, GIB, MIB2, RW);
-    fill(cpu, &space, area, 0..PAGES, 100);
+fn paged_out(machine: &Machine) -> (Vcpu, HostSpace<'_>, VirtAddr) {
+    let (cpu, space, area) = filled(machine, PAGES, 100);
     space.madvise(area, MIB2, Advice::PageOut).unwrap();
     assert_eq!((space.figures().resident, space.figures().swapped), (0, MIB2));
-    (space, area)
+    (cpu, space, area)
 }
 
 /// The folio is still marked exclusive, as it was when its last mapping was removed.
 #[test]
 fn a_folio_under_writeback_is_shared_after_fork() {
     for parent_writes in [false, true] {
-        let machine = machine(true);
-        let cpu = machine.vcpu(0).unwrap();
-        let (space, area) = paged_out(&machine, &cpu);
+        let machine = machine_of_sharers(true);
+        let (cpu, space, area) = paged_out(&machine);
         let child = space.fork().unwrap();
         let (writer, other) = if parent_writes { (&space, &child) } else { (&child, &space) };
         // The writer has it mapped first.
@@ -55,9 +52,8 @@ fn a_folio_under_writeback_is_shared_after_fork() {
 #[test]
 fn a_readahead_folio_is_partly_exclusive() {
     for first_reads in [false, true] {
-        let machine = machine(false);
-        let cpu = machine.vcpu(0).unwrap();
-        let (space, area) = paged_out(&machine, &cpu);
+        let machine = machine_of_sharers(false);
+        let (cpu, space, area) = paged_out(&machine);
         space.madvise(area, MIB2, Advice::WillNeed).unwrap();
         // The child shares the upper half only.
         space.madvise(area, MIB2 / 2, Advice::DontFork).unwrap();
@@ -78,14 +74,12 @@ fn a_readahead_folio_is_partly_exclusive() {
 /// No memory for words of their own: how often each slot is named is not known, only that some are.
 #[test]
 fn a_page_of_a_torn_cluster_is_shared_after_fork() {
-    let machine = machine(false);
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = paged_out(&machine, &cpu);
+    let machine = machine_of_sharers(false);
+    let (cpu, space, area) = paged_out(&machine);
     let child = space.fork().unwrap();
-    let fail_points = machine.memory().frames().fail_points();
-    fail_points.set(FailPlan::every(1).at(FailAim::Site(FailSite::new("swap_table"))));
-    space.munmap(area, PAGE).unwrap();
-    fail_points.set(FailPlan::OFF);
+    failing(&machine, FailPlan::every(1).at(FailAim::Site(FailSite::new("swap_table"))), || {
+        space.munmap(area, PAGE).unwrap();
+    });
     // The parent has it mapped first.
     assert_eq!(read(&cpu, &space, page(area, 3)), 103);
     write(&cpu, &space, page(area, 3), 7);
@@ -98,14 +92,13 @@ fn a_page_of_a_torn_cluster_is_shared_after_fork() {
 /// the fault fails like any other that gets none.
 #[test]
 fn a_page_without_memory_for_its_words_stays_out() {
-    let machine = machine(false);
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = paged_out(&machine, &cpu);
+    let machine = machine_of_sharers(false);
+    let (cpu, space, area) = paged_out(&machine);
     space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
-    let fail_points = machine.memory().frames().fail_points();
-    fail_points.set(FailPlan::every(1).at(FailAim::Site(FailSite::new("swap_table"))));
-    let refused = cpu.program(&space).read_u64(page(area, 3));
-    fail_points.set(FailPlan::OFF);
+    let refused =
+        failing(&machine, FailPlan::every(1).at(FailAim::Site(FailSite::new("swap_table"))), || {
+            cpu.program(&space).read_u64(page(area, 3))
+        });
     assert!(matches!(refused, Err(AccessError::Fault(FaultError::OutOfMemory(_)))), "{refused:?}");
     assert_filled(&cpu, &space, area, 0..PAGES, 100);
 }
@@ -114,9 +107,8 @@ fn a_page_without_memory_for_its_words_stays_out() {
 /// CPUs the fault fails, or kills a program.
 #[test]
 fn memory_for_words_is_looked_for_on_the_lists_of_cpus_first() {
-    let machine = machine(false);
-    let cpu = machine.vcpu(0).unwrap();
-    let (space, area) = paged_out(&machine, &cpu);
+    let machine = machine_of_sharers(false);
+    let (cpu, space, area) = paged_out(&machine);
     space.madvise(area, MIB2, Advice::NoHugePage).unwrap();
     let frames = machine.memory().frames();
     // More than the next request takes is on the lists.
@@ -138,25 +130,19 @@ fn memory_for_words_is_looked_for_on_the_lists_of_cpus_first() {
 #[test]
 fn a_copy_of_a_folio_that_waits_to_be_split_fails_without_memory() {
     const PAGES: u64 = 16;
-    let machine: Machine = Setup::mib(16).reserve().folios(orders(&[4])).build();
-    swap_on_ram(&machine, 64);
-    let cpu = machine.vcpu(0).unwrap();
-    let space = create_space(&machine).audited(&machine);
-    let area = map_at(&space, GIB, PAGES * PAGE, RW);
-    fill(&cpu, &space, area, 0..PAGES, 100);
+    let machine: Machine = Setup::mib(16).reserve().folios(orders(&[4])).swap(64).build();
+    let (cpu, space, area) = filled(&machine, PAGES, 100);
     let child = space.fork().unwrap();
-    machine.memory().reclaim(MemcgId::ROOT, 64);
-    machine.memory().reclaim(MemcgId::ROOT, 64);
+    reclaim(&machine, 2, 64);
     assert_eq!(space.figures().swapped, PAGES * PAGE);
     // The child has the folio whole, and then a part of it. The parent names it still.
     assert_eq!(read(&cpu, &child, area), 100);
     assert_eq!(child.figures().swapped, 0);
     child.munmap(area, PAGE).unwrap();
-    assert_eq!(machine.memory().spaces().memory().memcgs().splits().waiting(), 1);
-    let fail_points = machine.memory().frames().fail_points();
-    fail_points.set(FailPlan::every(1).at(FailAim::Site(FailSite::new("anonymous"))));
-    let refused = cpu.program(&space).write_u64(page(area, 3), 7);
-    fail_points.set(FailPlan::OFF);
+    assert_eq!(waiting_to_split(&machine), 1);
+    let refused = failing(&machine, FailPlan::every(1).at(FailAim::Site(FailSite::new("anonymous"))), || {
+        cpu.program(&space).write_u64(page(area, 3), 7)
+    });
     assert!(matches!(refused, Err(AccessError::Fault(FaultError::OutOfMemory(_)))), "{refused:?}");
     write(&cpu, &space, page(area, 3), 7);
     assert_filled(&cpu, &child, area, 1..PAGES, 100);

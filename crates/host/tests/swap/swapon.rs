@@ -13,21 +13,14 @@ fn reclaimed(machine: &Machine, space: &HostSpace<'_>) -> u64 {
 fn a_page_pinned_at_the_first_swapon_is_reclaimed_later() {
     for order in [0, 2] {
         let machine = Setup::mib(16).overcommit().folios(orders(&[order])).build();
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, GIB, 8 * PAGE, RW);
-        fill(&cpu, &space, area, 0..8, 1);
+        let (cpu, space, area) = filled(&machine, 8, 1);
         let pinned = space.pin_page(page(area, 1), Access::Write).unwrap();
         swap_on_ram(&machine, 64);
         let held = 1 << order;
-        assert_eq!(
-            reclaimed(&machine, &space),
-            8 - held,
-            "all but the folio of order {order} that is pinned"
-        );
+        assert_eq!(reclaimed(&machine, &space), 8 - held, "all but the pinned folio of order {order}");
         drop(pinned);
         assert_eq!(reclaimed(&machine, &space), 8, "folios of order {order}");
         assert_filled(&cpu, &space, area, 0..8, 1);
-        assert_audit(&machine);
     }
 }
 
@@ -36,9 +29,7 @@ fn a_page_pinned_at_the_first_swapon_is_reclaimed_later() {
 #[test]
 fn what_is_there_at_the_first_swapon_is_listed_by_its_marks() {
     let machine = Setup::mib(16).overcommit().build::<X86_64Level4>();
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 3 * PAGE, RW);
-    fill(&cpu, &space, area, 0..3, 1);
+    let (_cpu, space, area) = filled(&machine, 3, 1);
     space.madvise(page(area, 1), PAGE, Advice::Free).unwrap();
     let list = |nth| {
         let pfn = space.pin_page_fast(page(area, nth), Access::Read).unwrap().pfn();

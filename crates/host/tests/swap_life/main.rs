@@ -191,11 +191,7 @@ fn assert_nothing_is_left(
     let memcgs = machine.memory().memcgs();
     memcgs.charges().drain_stocks(&Platform::pin(machine.memory().platform()));
     for id in (1..64).filter_map(MemcgId::new) {
-        assert_eq!(
-            (memcgs.charges().usage(id), memcgs.charges().swap_usage(id)),
-            (0, 0),
-            "charges of {id:?}"
-        );
+        assert_eq!((memcgs.charges().usage(id), memcgs.charges().swap_usage(id)), (0, 0), "of {id:?}");
     }
     assert_eq!(in_use(machine), before, "frames or objects are lost");
 }
