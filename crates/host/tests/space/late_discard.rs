@@ -2,13 +2,12 @@
 
 use crate::common::*;
 use crate::short_pins::machine::{
-    Machine, TEST, at_the_next_wait, exhaust, frames_with_watermarks, let_time_fly, run_on,
+    Machine, ONE, at_the_next_wait, exhaust, frames_with_watermarks, let_time_fly, run_on,
 };
-use quire_arch::PagingFormat;
-use quire_frame::AllocRequest;
+use crate::shortage::{create, spaces_on};
 use quire_host::swap::HostRam;
 use quire_reclaim::Policy;
-use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
+use quire_space::{Need, OomOutcome, Reclaim, Spaces};
 use quire_swap::{DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -112,16 +111,12 @@ fn no_program_is_killed_where_the_discard_ends_during_the_reclaim() {
 fn takes_slots_of_a_late_discard(while_it_reclaims: bool) {
     // One frame less is a table of slots.
     const PAGES: u64 = 8;
-    const USER_END: VirtAddr = <Machine as Platform>::Paging::USER_END;
     run_on(0);
     let ending: &'static Ending = Box::leak(Box::new(Ending { while_it_reclaims, ..Ending::default() }));
     let discard = &ending.discard;
     // Tables of slots are allocated from what is kept back.
     let frames = frames_with_watermarks(Machine::new(&[(0, 4096)], 2), 256);
-    let swap = Swap::new(Memcgs::new(frames).unwrap(), SwapTechnique::default());
-    let config =
-        SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
-    let spaces: &'static Spaces<Machine> = Box::leak(Box::new(Spaces::new(swap, config, ending).unwrap()));
+    let spaces = spaces_on(Memcgs::new(frames).unwrap(), HugePolicy::default(), ending);
     assert!(ending.spaces.set(spaces).is_ok());
     let device = Slow { pages: HostRam::new(1024).unwrap(), discard: Arc::clone(discard) };
     let options = SwapOnOptions { discard: true, ..SwapOnOptions::default() };
@@ -130,11 +125,8 @@ fn takes_slots_of_a_late_discard(while_it_reclaims: bool) {
     quire_space::swapon(spaces, device, options).unwrap();
     discard.may_end.store(false, Ordering::Relaxed);
     discard.has_begun.store(false, Ordering::Relaxed);
-    let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
-    let map = |at: u64, pages: u64| {
-        let request = MapRequest::anonymous(pages * PAGE, RW).at(VirtAddr(at << 30), MapFlags::FIXED);
-        space.mmap(&request).unwrap()
-    };
+    let space = create(spaces);
+    let map = |at: u64, pages: u64| map_at(space, at * GIB, pages * PAGE, RW);
     let write = |area, pages| (0..pages).for_each(|at| space.fault(page(area, at), Access::Write).unwrap());
     // All slots are in use, and then a cluster is free.
     let areas = [1, 2].map(|at| {
@@ -147,7 +139,7 @@ fn takes_slots_of_a_late_discard(while_it_reclaims: bool) {
     space.munmap(areas[0], CLUSTER * PAGE).unwrap();
     let pages = map(3, 1 + PAGES);
     write(pages, PAGES);
-    exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
+    exhaust(spaces.frames(), ONE);
     let discards = thread::spawn(|| {
         run_on(1);
         spaces.swap().discard().discard_free_clusters(1)

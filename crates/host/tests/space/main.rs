@@ -37,6 +37,7 @@ mod populate_walks;
 mod remap_shortage;
 mod rmap;
 mod short_pins;
+mod shortage;
 mod shortage_looks;
 mod space_audit;
 mod space_calls;

@@ -82,10 +82,8 @@ fn locking_child<'m>(space: &HostSpace<'m>, area: VirtAddr) -> HostSpace<'m> {
 #[test]
 fn a_large_folio_is_unlocked_when_a_part_leaves_a_locked_mapping() {
     for (name, _, way) in WAYS {
-        let machine = machine(32, 1);
-        swap_on_ram(&machine, 1024);
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, GIB, MIB2, RW);
+        let machine = swapping(32, 1, 1024);
+        let (cpu, space, area) = mapped(&machine, GIB, MIB2);
         space.madvise(area, MIB2, Advice::HugePage).unwrap();
         fill(&cpu, &space, area, 0..8, 100);
         let child = locking_child(&space, area);
@@ -103,11 +101,8 @@ fn a_large_folio_is_unlocked_when_a_part_leaves_a_locked_mapping() {
 #[test]
 fn a_page_is_unlocked_when_it_leaves_a_locked_mapping() {
     for (name, pages, way) in WAYS {
-        let machine = machine(32, 1);
-        swap_on_ram(&machine, 1024);
-        let (cpu, space) = cpu_and_space(&machine);
-        let area = map_at(&space, GIB, MIB2, RW);
-        fill(&cpu, &space, area, 0..512, 100);
+        let machine = swapping(32, 1, 1024);
+        let (cpu, space, area) = filled(&machine, 512, 100);
         let child = locking_child(&space, area);
         assert_eq!(unevictable(&machine), 512);
         assert_audit(&machine);
@@ -123,11 +118,8 @@ fn a_page_is_unlocked_when_it_leaves_a_locked_mapping() {
 
 #[test]
 fn pages_that_a_locked_mapping_collapses_are_unlocked_for_others() {
-    let machine = machine(32, 1);
-    swap_on_ram(&machine, 1024);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, MIB2, RW);
-    fill(&cpu, &space, area, 0..512, 100);
+    let machine = swapping(32, 1, 1024);
+    let (cpu, space, area) = filled(&machine, 512, 100);
     let child = locking_child(&space, area);
     child.madvise(area, MIB2, Advice::Collapse).unwrap();
     assert_eq!(unevictable(&machine), 512, "the new folio is locked");
@@ -142,11 +134,8 @@ fn pages_that_a_locked_mapping_collapses_are_unlocked_for_others() {
 /// that stayed in it can be reclaimed.
 #[test]
 fn the_rest_of_a_partly_moved_locked_mapping_is_unlocked() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 64);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, 8 * PAGE, RW);
-    fill(&cpu, &space, area, 0..8, 100);
+    let machine = swapping(16, 1, 64);
+    let (cpu, space, area) = filled(&machine, 8, 100);
     space.mlock(area, 8 * PAGE, false).unwrap();
     let flags = MOVE | RemapFlags::DONTUNMAP;
     let target = VirtAddr(2 * GIB);
@@ -163,10 +152,8 @@ fn the_rest_of_a_partly_moved_locked_mapping_is_unlocked() {
 /// rest of it can be reclaimed once it is split.
 #[test]
 fn a_partly_locked_folio_is_not_unevictable() {
-    let machine = machine(16, 1);
-    swap_on_ram(&machine, 1024);
-    let (cpu, space) = cpu_and_space(&machine);
-    let area = map_at(&space, GIB, MIB2, RW);
+    let machine = swapping(16, 1, 1024);
+    let (cpu, space, area) = mapped(&machine, GIB, MIB2);
     space.madvise(area, MIB2, Advice::HugePage).unwrap();
     fill(&cpu, &space, area, 0..512, 100);
     space.mlock(page(area, 9), PAGE, false).unwrap();
@@ -176,9 +163,7 @@ fn a_partly_locked_folio_is_not_unevictable() {
     }
     space.split_folio(area, Order::ZERO).unwrap();
     assert_audit(&machine);
-    for _ in 0..4 {
-        machine.memory().reclaim(MemcgId::ROOT, 512);
-    }
+    reclaim(&machine, 4, 512);
     assert_eq!((space.figures().resident, unevictable(&machine)), (PAGE, 1));
     assert_filled(&cpu, &space, area, 0..512, 100);
 }
@@ -186,8 +171,7 @@ fn a_partly_locked_folio_is_not_unevictable() {
 /// The counters are those that a program on Linux sees.
 #[test]
 fn locking_and_unlocking_is_counted() {
-    let machine = machine(32, 1);
-    swap_on_ram(&machine, 1024);
+    let machine = swapping(32, 1, 1024);
     let (cpu, space) = cpu_and_space(&machine);
     let counts = || {
         [
@@ -198,8 +182,7 @@ fn locking_and_unlocking_is_counted() {
         ]
         .map(|event| count(&machine, event))
     };
-    let area = map_at(&space, GIB, 64 * PAGE, RW);
-    fill(&cpu, &space, area, 0..64, 100);
+    let area = map_filled(&cpu, &space, GIB, 64, 100);
     for round in 1..=3 {
         space.mlock(area, 64 * PAGE, false).unwrap();
         space.mlock(area, 64 * PAGE, false).unwrap();
@@ -217,8 +200,7 @@ fn locking_and_unlocking_is_counted() {
 fn holds_to_unlock(tables: u64) -> u64 {
     let memory = with_folios(1);
     let space = memory.create_space().unwrap();
-    let request = MapRequest::anonymous(tables * MIB2, RW).at(VirtAddr(GIB), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
+    let area = map_at(&space, GIB, tables * MIB2, RW);
     for nth in 0..tables {
         let start = VirtAddr(area.0 + nth * MIB2);
         space.fault(start, Access::Write).unwrap();

@@ -1,72 +1,22 @@
 //! What a program that pages out its own pages has off their lists, beside one that needs memory.
 
 use crate::common::*;
-use crate::short_pins::machine::{Machine, TEST, exhaust, frames, let_time_fly, put_all, run_on};
-use quire_arch::PagingFormat;
-use quire_frame::{AllocRequest, PcpTechnique};
-use quire_host::swap::HostRam;
-use quire_reclaim::Policy;
-use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use crate::short_pins::machine::{Machine, let_time_fly};
+use crate::shortage::{Looks, create, spaces_of};
+use quire_space::Spaces;
+use std::sync::Mutex;
 
-/// Another program wants a page when some are just about to be paged out. There is nothing to free for it,
-/// but at the second look what the test has taken.
-#[derive(Default)]
-struct Wanting {
-    wants: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    taken: Mutex<Vec<Pfn>>,
-    looks: AtomicU64,
-    kills: AtomicBool,
-}
-
-impl Wanting {
-    fn free_taken(&self, spaces: &Spaces<Machine>) {
-        put_all(spaces.frames(), self.taken.lock().unwrap().drain(..), Order::ZERO);
-    }
-}
-
-impl Reclaim<Machine> for Wanting {
-    fn make_room(&self, spaces: &Spaces<Machine>, _: Need) -> u64 {
-        if self.looks.fetch_add(1, Ordering::Relaxed) > 0 {
-            self.free_taken(spaces);
+/// A machine without time. There is nothing to free, but at the second look what the test has taken.
+fn spaces(policy: HugePolicy) -> (&'static Spaces<Machine>, &'static Looks) {
+    let_time_fly();
+    let (spaces, looks) = spaces_of(2048, 1, policy);
+    looks.at_each(move |nth| {
+        if nth > 0 {
+            looks.give_back(spaces);
         }
         0
-    }
-
-    fn out_of_memory(&self, spaces: &Spaces<Machine>, _: Need) -> OomOutcome {
-        self.kills.store(true, Ordering::Relaxed);
-        self.free_taken(spaces);
-        OomOutcome::Freed
-    }
-
-    fn page_out(&self, spaces: &Spaces<Machine>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
-        let isolated: Vec<_> = folios.collect();
-        self.wants.get().unwrap()();
-        Policy.page_out(spaces, &mut isolated.into_iter())
-    }
-
-    fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
-}
-
-const USER_END: VirtAddr = <Machine as Platform>::Paging::USER_END;
-
-/// A machine without time whose reclaim is this.
-fn spaces(policy: HugePolicy) -> (&'static Spaces<Machine>, &'static Wanting) {
-    run_on(0);
-    let_time_fly();
-    let wanting: &'static Wanting = Box::leak(Box::default());
-    let frames = frames(&[(0, 2048)], 1, PcpTechnique::All);
-    let swap = Swap::new(Memcgs::new(frames).unwrap(), SwapTechnique::default());
-    let config = SpacesConfig {
-        overcommit: Overcommit::Always,
-        oom: OomAction::Kill,
-        huge: HugeConfig { policy, ..HugeConfig::default() },
-        ..SpacesConfig::default()
-    };
-    let spaces: &'static Spaces<Machine> = Box::leak(Box::new(Spaces::new(swap, config, wanting).unwrap()));
-    quire_space::swapon(spaces, HostRam::new(64).unwrap(), SwapOnOptions::default()).unwrap();
-    (spaces, wanting)
+    });
+    (spaces, looks)
 }
 
 /// Hazard: pages that a program pages out are off their lists before the thread says that it reclaims.
@@ -74,20 +24,17 @@ fn spaces(policy: HugePolicy) -> (&'static Spaces<Machine>, &'static Wanting) {
 #[test]
 fn a_program_is_not_killed_beside_pages_that_another_is_about_to_page_out() {
     const PAGES: u64 = 8;
-    let (spaces, wanting) = spaces(HugePolicy::default());
-    let request = MapRequest::anonymous(PAGES * PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
+    let (spaces, looks) = spaces(HugePolicy::default());
     let [space, other] = [(); 2].map(|()| {
-        let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
-        space.mmap(&request).unwrap();
-        space.fault(VirtAddr(1 << 30), Access::Write).unwrap();
+        let space = create(spaces);
+        space.fault(map_at(space, GIB, PAGES * PAGE, RW), Access::Write).unwrap();
         space
     });
-    let other: &'static Space<'static, Machine> = Box::leak(Box::new(other));
-    *wanting.taken.lock().unwrap() = exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
-    let wants = || assert_eq!(other.fault(page(VirtAddr(1 << 30), 1), Access::Write), Ok(()));
-    assert!(wanting.wants.set(Box::new(wants)).is_ok());
-    space.madvise(VirtAddr(1 << 30), PAGES * PAGE, Advice::PageOut).unwrap();
-    assert!(!wanting.kills.load(Ordering::Relaxed), "a program would have been killed");
+    looks.take_all(spaces);
+    // Another program wants a page when some are just about to be paged out.
+    looks.before_page_out(move || assert_eq!(other.fault(page(VirtAddr(GIB), 1), Access::Write), Ok(())));
+    space.madvise(VirtAddr(GIB), PAGES * PAGE, Advice::PageOut).unwrap();
+    assert_eq!(looks.counts()[1], 0, "a program would have been killed");
     assert_eq!((space.figures().swapped, other.figures().resident_anonymous), (PAGE, 2 * PAGE));
 }
 
@@ -98,10 +45,9 @@ fn what_was_collected_is_paged_out_before_a_folio_is_split() {
     const FOLIO: u64 = 16;
     let order = Order::new(4).unwrap();
     let policy = HugePolicy::default().with_enabled(HugeEnabled::Never);
-    let (spaces, wanting) = spaces(policy.with_sizes(orders(&[4]), SizeEnabled::Always));
-    let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
-    let request = MapRequest::anonymous(2 * FOLIO * PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
+    let (spaces, looks) = spaces(policy.with_sizes(orders(&[4]), SizeEnabled::Always));
+    let space = create(spaces);
+    let area = map_at(space, GIB, 2 * FOLIO * PAGE, RW);
     let heads = [area, page(area, FOLIO)].map(|at| {
         space.fault(at, Access::Write).unwrap();
         space.pin_page_fast(at, Access::Read).unwrap().pfn()
@@ -109,7 +55,7 @@ fn what_was_collected_is_paged_out_before_a_folio_is_split() {
     let order_of = move |nth: usize| spaces.frames().folio(heads[nth]).order();
     assert_eq!([0, 1].map(order_of), [order; 2]);
     let sent: &'static Mutex<Vec<Order>> = Box::leak(Box::default());
-    assert!(wanting.wants.set(Box::new(move || sent.lock().unwrap().push(order_of(1)))).is_ok());
+    looks.before_page_out(move || sent.lock().unwrap().push(order_of(1)));
     // All of the first folio, and a part of the second.
     space.madvise(area, (FOLIO + 4) * PAGE, Advice::PageOut).unwrap();
     assert_eq!(*sent.lock().unwrap(), [order]);
@@ -124,13 +70,11 @@ fn a_killed_program_pages_out_no_more() {
     const PAGES: u64 = 64;
     /// That many are paged out at a time.
     const BATCH: u64 = 32;
-    let (spaces, wanting) = spaces(HugePolicy::default().with_enabled(HugeEnabled::Never));
-    let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
-    let space: &'static Space<'static, Machine> = Box::leak(Box::new(space));
-    let request = MapRequest::anonymous(PAGES * PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
+    let (spaces, looks) = spaces(HugePolicy::default().with_enabled(HugeEnabled::Never));
+    let space = create(spaces);
+    let area = map_at(space, GIB, PAGES * PAGE, RW);
     (0..PAGES).for_each(|at| space.fault(page(area, at), Access::Write).unwrap());
-    assert!(wanting.wants.set(Box::new(|| _ = space.oom().kill())).is_ok());
+    looks.before_page_out(move || _ = space.oom().kill());
     space.madvise(area, PAGES * PAGE, Advice::PageOut).unwrap();
     assert_eq!(space.figures().swapped, BATCH * PAGE);
 }

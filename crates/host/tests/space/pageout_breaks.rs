@@ -3,9 +3,10 @@
 
 use crate::common::*;
 use crate::short_pins::machine::{Machine, after_each_hold, run_on};
+use crate::shortage::memory_of;
 use quire_frame::FrameFlags;
 use quire_host::swap::HostRam;
-use quire_mm::{Memory, MemoryConfig};
+use quire_mm::Memory;
 use std::thread;
 
 /// Pages of a folio on the machine of [`with_folios`].
@@ -14,18 +15,9 @@ pub(crate) const FOLIO: u64 = 16;
 /// The memory of a machine with so many CPUs, large folios and a swap device of 64 slots. This thread runs on
 /// the first CPU.
 pub(crate) fn with_folios(cpus: usize) -> &'static Memory<Machine> {
-    run_on(0);
     let policy = HugePolicy::default().with_enabled(HugeEnabled::Never);
-    let config = MemoryConfig {
-        overcommit: Overcommit::Always,
-        min_free_kib: Some(0),
-        huge: HugeConfig {
-            policy: policy.with_sizes(orders(&[4]), SizeEnabled::Always),
-            ..HugeConfig::default()
-        },
-        ..MemoryConfig::default()
-    };
-    let memory = Box::leak(Box::new(Memory::new(Machine::new(&[(0, 2048)], cpus), config).unwrap()));
+    let policy = policy.with_sizes(orders(&[4]), SizeEnabled::Always);
+    let memory = memory_of(2048, cpus, |memory| memory.huge.policy = policy);
     memory.swapon(HostRam::new(64).unwrap(), SwapOnOptions::default()).unwrap();
     memory
 }
@@ -37,8 +29,7 @@ fn a_folio_that_a_lock_keeps_from_being_unmapped_in_full_waits_to_be_split() {
     const HALF: u64 = FOLIO / 2 * PAGE;
     let memory = with_folios(2);
     let space: &'static _ = Box::leak(Box::new(memory.create_space().unwrap()));
-    let request = MapRequest::anonymous(FOLIO * PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
+    let area = map_at(space, GIB, FOLIO * PAGE, RW);
     space.fault(area, Access::Write).unwrap();
     assert_eq!(space.figures().resident_anonymous, FOLIO * PAGE, "one folio");
     // Two mappings, which are unmapped one after the other.
@@ -65,11 +56,7 @@ fn a_folio_that_a_lock_keeps_from_being_unmapped_in_full_waits_to_be_split() {
     assert_eq!((space.figures().swapped, space.figures().locked), (HALF, HALF), "what is locked stays");
     space.madvise(area, HALF, Advice::DontNeed).unwrap();
     assert_eq!(memory.swap().devices().free_slots(), 64, "it is not in the swap cache");
-    assert_eq!(
-        memory.spaces().memory().memcgs().splits().waiting(),
-        1,
-        "pages that nothing needs stay charged"
-    );
+    assert_eq!(memory.memcgs().splits().waiting(), 1, "pages that nothing needs stay charged");
     assert_eq!(memory.spaces().thp().split_deferred(u64::MAX), FOLIO / 2);
     assert_eq!(space.figures().resident_anonymous, HALF);
 }

@@ -12,8 +12,7 @@ fn what_was_unmapped_is_written_before_a_folio_is_split() {
     let memory = with_folios(1);
     let space = memory.create_space().unwrap();
     let [single, large] = [(1, 1), (2, FOLIO)].map(|(at, pages)| {
-        let request = MapRequest::anonymous(pages * PAGE, RW).at(VirtAddr(at << 30), MapFlags::FIXED);
-        let area = space.mmap(&request).unwrap();
+        let area = map_at(&space, at * GIB, pages * PAGE, RW);
         space.fault(area, Access::Write).unwrap();
         area
     });

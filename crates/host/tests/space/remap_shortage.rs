@@ -1,8 +1,8 @@
 //! Calls that find no memory once they have changed something, and what another thread does meanwhile.
 
 use crate::common::*;
-use crate::short_pins::machine::{Machine, at_the_next_wait, run_on};
-use crate::shortage_looks::{Looks, USER_END, spaces_of};
+use crate::short_pins::machine::{Machine, at_the_next_wait, let_time_fly, run_on};
+use crate::shortage::{Looks, create, spaces_of};
 use quire_space::Space;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +14,25 @@ const FROM: VirtAddr = VirtAddr(1 << 30);
 /// Where no table is.
 const FAR: VirtAddr = VirtAddr(1 << 40);
 
-/// Makes `call` on a machine without a free frame. While it looks for memory, another thread does `others`,
-/// and has done it, or waits for the lock of the mappings, when memory is there. Returns what it returned.
+/// As [`try_beside`], for a call that looks for memory.
 fn beside<T: Send + 'static>(
     space: &'static Space<'static, Machine>,
     looks: &'static Looks,
     others: impl Fn(&Space<'static, Machine>) -> T + Copy + Send + Sync + 'static,
     call: impl FnOnce(),
 ) -> T {
+    try_beside(space, looks, others, call).expect("memory was looked for")
+}
+
+/// Makes `call` on a machine without a free frame. While it looks for memory, another thread does `others`,
+/// and has done it, or waits for the lock of the mappings, when memory is there. Returns what it returned, if
+/// memory was looked for.
+fn try_beside<T: Send + 'static>(
+    space: &'static Space<'static, Machine>,
+    looks: &'static Looks,
+    others: impl Fn(&Space<'static, Machine>) -> T + Copy + Send + Sync + 'static,
+    call: impl FnOnce(),
+) -> Option<T> {
     let spaces = space.spaces();
     let other: &'static Mutex<Option<(JoinHandle<T>, bool)>> = Box::leak(Box::default());
     let look = move |_| {
@@ -41,20 +52,20 @@ fn beside<T: Send + 'static>(
         }
         freed
     };
-    assert!(looks.look.set(Box::new(look)).is_ok());
+    looks.at_each(look);
     looks.take_all(spaces);
     call();
-    let (thread, is_beside) = other.lock().unwrap().take().expect("memory was looked for");
+    let (thread, is_beside) = other.lock().unwrap().take()?;
     assert!(is_beside, "the other thread did not get so far");
-    thread.join().unwrap()
+    Some(thread.join().unwrap())
 }
 
 /// A space with `PAGES` pages at `at`, the first of which is there.
 fn space_with(at: VirtAddr) -> (&'static Space<'static, Machine>, &'static Looks) {
-    let (spaces, looks) = spaces_of(2);
-    let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
-    let space: &'static Space<'static, Machine> = Box::leak(Box::new(space));
-    space.mmap(&MapRequest::anonymous(PAGES * PAGE, RW).at(at, MapFlags::FIXED)).unwrap();
+    let_time_fly();
+    let (spaces, looks) = spaces_of(2048, 2, HugePolicy::default());
+    let space = create(spaces);
+    map_at(space, at.0, PAGES * PAGE, RW);
     space.fault(at, Access::Write).unwrap();
     (space, looks)
 }
@@ -82,8 +93,7 @@ fn move_beside_a_mapping(pages: u64, hint: VirtAddr, before: impl FnOnce(&Space<
 #[test]
 fn what_another_thread_maps_at_the_target_of_a_move_stays() {
     move_beside_a_mapping(PAGES, FAR, |space| {
-        let reserved = MapRequest::anonymous(PAGES * PAGE, NONE).at(FAR, MapFlags::FIXED);
-        space.mmap(&reserved).unwrap();
+        map_at(space, FAR.0, PAGES * PAGE, NONE);
     });
 }
 
@@ -100,7 +110,7 @@ fn a_page_whose_guard_another_thread_has_removed_is_not_guarded_again() {
     const AT: VirtAddr = VirtAddr(FAR.0 - PAGES * PAGE);
     let (space, looks) = space_with(AT);
     // Another mapping, since it is of other flags, in other tables.
-    space.mmap(&MapRequest::anonymous(PAGES * PAGE, READ).at(FAR, MapFlags::FIXED)).unwrap();
+    map_at(space, FAR.0, PAGES * PAGE, READ);
     let others = |space: &Space<'static, Machine>| {
         space.madvise(page(AT, 1), PAGE, Advice::GuardRemove).unwrap();
         space.fault(page(AT, 1), Access::Write)
@@ -123,34 +133,17 @@ fn what_another_thread_unlocks_is_not_locked_again() {
     for others in 0..80 {
         let (space, looks) = space_with(FROM);
         let tail = page(FROM, PAGES);
-        space.mmap(&MapRequest::anonymous(PAGES * PAGE, READ).at(tail, MapFlags::FIXED)).unwrap();
+        map_at(space, tail.0, PAGES * PAGE, READ);
         for nth in 0..others {
             let at = VirtAddr(FAR.0 + nth * 2 * PAGE);
-            space.mmap(&MapRequest::anonymous(PAGE, READ).at(at, MapFlags::FIXED)).unwrap();
+            map_at(space, at.0, PAGE, READ);
         }
-        let spaces = space.spaces();
-        let other: &'static Mutex<Option<JoinHandle<()>>> = Box::leak(Box::default());
-        let look = move |_| {
-            let freed = looks.give_back(spaces);
-            let mut other = other.lock().unwrap();
-            if other.is_none() {
-                let through: &'static AtomicBool = Box::leak(Box::default());
-                *other = Some(thread::spawn(move || {
-                    run_on(1);
-                    at_the_next_wait(|| through.store(true, Ordering::Relaxed));
-                    space.munlock(FROM, PAGES * PAGE).unwrap();
-                    through.store(true, Ordering::Relaxed);
-                }));
-                assert!(within_reason(|| through.load(Ordering::Relaxed)));
-            }
-            freed
-        };
-        assert!(looks.look.set(Box::new(look)).is_ok());
-        looks.take_all(spaces);
         // The second mapping is split, which takes a VMA. Only as pages are faulted in, so no page is needed.
-        assert_eq!(space.mlock(FROM, (PAGES + 2) * PAGE, true), Ok(()));
-        let Some(thread) = other.lock().unwrap().take() else { continue };
-        thread.join().unwrap();
+        let unlock = |space: &Space<'static, Machine>| space.munlock(FROM, PAGES * PAGE).unwrap();
+        let lock = || assert_eq!(space.mlock(FROM, (PAGES + 2) * PAGE, true), Ok(()));
+        if try_beside(space, looks, unlock, lock).is_none() {
+            continue;
+        }
         looked += 1;
         assert_eq!(space.figures().locked, 2 * PAGE, "{others}: the first mapping is locked again");
     }
@@ -165,7 +158,7 @@ fn a_move_for_which_there_is_no_memory_gives_up() {
     {
         let (space, looks) = space_with(FROM);
         if reserved {
-            space.mmap(&MapRequest::anonymous(PAGES * PAGE, NONE).at(FAR, MapFlags::FIXED)).unwrap();
+            map_at(space, FAR.0, PAGES * PAGE, NONE);
         }
         let spaces = space.spaces();
         let look = move |nth| {
@@ -175,7 +168,7 @@ fn a_move_for_which_there_is_no_memory_gives_up() {
             // Others have taken that, too.
             1 << 20
         };
-        assert!(looks.look.set(Box::new(look)).is_ok());
+        looks.at_each(look);
         looks.take_all(spaces);
         let moved = space.mremap(FROM, PAGES * PAGE, pages * PAGE, MOVE, FAR);
         assert!(moved.is_err() && looks.counts()[0] <= 100, "{moved:?} after {:?}", looks.counts());

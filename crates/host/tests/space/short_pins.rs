@@ -6,16 +6,16 @@
 pub(crate) mod machine;
 
 use crate::common::*;
+use crate::shortage::{Looks, create, memory_of, spaces_of};
 use machine::{
     Machine, ONE, TEST, after_each_hold, at_the_next_look_at_the_clock, exhaust, holds,
     most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
 };
-use quire_frame::{AllocRequest, PcpTechnique};
-use quire_mm::{Memory, MemoryConfig};
+use quire_frame::AllocRequest;
 use quire_reclaim::Policy;
-use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use quire_space::{Need, Reclaim, Spaces};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 
 /// Hazard: a split looks for zeros in the pages of all mappings of a folio with interrupts off. Under one pin
@@ -24,18 +24,10 @@ use std::thread;
 fn a_folio_of_many_processes_is_split_under_short_pins() {
     const CHILDREN: usize = 12;
     const MOST: u64 = 4 * 512;
-    run_on(0);
     let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
-    let config = MemoryConfig {
-        overcommit: Overcommit::Always,
-        min_free_kib: Some(0),
-        huge: HugeConfig { policy, ..HugeConfig::default() },
-        ..MemoryConfig::default()
-    };
-    let memory = Memory::new(Machine::new(&[(0, 1 << 14)], 1), config).unwrap();
+    let memory = memory_of(1 << 14, 1, |memory| memory.huge.policy = policy);
     let parent = memory.create_space().unwrap();
-    let request = MapRequest::anonymous(MIB2, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = parent.mmap(&request).unwrap();
+    let area = map_at(&parent, GIB, MIB2, RW);
     parent.fault(area, Access::Write).unwrap();
     let children: Vec<_> = (0..CHILDREN).map(|_| parent.fork().unwrap()).collect();
     assert_eq!(memory.frames().events().pmd_mapped(), 1);
@@ -49,14 +41,11 @@ fn a_folio_of_many_processes_is_split_under_short_pins() {
 /// the old one, or comes to none.
 #[test]
 fn a_child_comes_to_the_memcg_where_its_parent_is_in_the_end() {
-    run_on(0);
-    let config = MemoryConfig { min_free_kib: Some(0), ..MemoryConfig::default() };
-    let memory: &'static _ = Box::leak(Box::new(Memory::new(Machine::new(&[(0, 2048)], 1), config).unwrap()));
+    let memory = memory_of(2048, 1, |_| ());
     let [old, next] = ["old", "next"].map(|name| memory.create_memcg(MemcgId::ROOT, name).unwrap());
     let parent: &'static _ = Box::leak(Box::new(memory.create_space().unwrap()));
     parent.set_memcg(old).unwrap();
-    let request = MapRequest::anonymous(MIB2, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = parent.mmap(&request).unwrap();
+    let area = map_at(parent, GIB, MIB2, RW);
     parent.fault(area, Access::Write).unwrap();
     let step = move || parent.set_memcg(next).unwrap();
     let child = after_each_hold(LockClass::PteTable, step, || parent.fork()).unwrap();
@@ -67,12 +56,9 @@ fn a_child_comes_to_the_memcg_where_its_parent_is_in_the_end() {
 /// Hazard: the OOM killer chooses a child that is still being made, whose memory is its parent's.
 #[test]
 fn the_child_of_a_fork_under_way_is_not_chosen() {
-    run_on(0);
-    let config = MemoryConfig { min_free_kib: Some(0), oom: OomAction::Kill, ..MemoryConfig::default() };
-    let memory: &'static _ = Box::leak(Box::new(Memory::new(Machine::new(&[(0, 4096)], 1), config).unwrap()));
+    let memory = memory_of(4096, 1, |memory| memory.oom = OomAction::Kill);
     let parent: &'static _ = Box::leak(Box::new(memory.create_space().unwrap()));
-    let request = MapRequest::anonymous(MIB2, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = parent.mmap(&request).unwrap();
+    let area = map_at(parent, GIB, MIB2, RW);
     (0..8).for_each(|at| parent.fault(page(area, at), Access::Write).unwrap());
     let mut dropped = 0;
     let step = move || {
@@ -101,16 +87,11 @@ fn the_child_of_a_fork_under_way_is_not_chosen() {
 fn what_waited_for_readers_is_freed_under_short_pins() {
     const TABLES: u64 = 8000;
     const MOST: u64 = 60;
-    run_on(0);
-    let config =
-        MemoryConfig { overcommit: Overcommit::Always, min_free_kib: Some(0), ..MemoryConfig::default() };
-    let memory = Memory::new(Machine::new(&[(0, 1 << 15)], 1), config).unwrap();
+    let memory = memory_of(1 << 15, 1, |_| ());
     let frames = memory.frames();
     let space = memory.create_space().unwrap();
-    let map = |addr: u64, len: u64| {
-        space.mmap(&MapRequest::anonymous(len, RW).at(VirtAddr(addr), MapFlags::FIXED)).unwrap()
-    };
-    let (sparse, other) = (map(1 << 40, TABLES * MIB2), map(1 << 30, 2 * PAGE));
+    let sparse = map_at(&space, 1 << 40, TABLES * MIB2, RW);
+    let other = map_at(&space, GIB, 2 * PAGE, RW);
     (0..TABLES).for_each(|nth| space.fault(VirtAddr(sparse.0 + nth * MIB2), Access::Write).unwrap());
     space.fault(other, Access::Write).unwrap();
     let taken = {
@@ -134,20 +115,11 @@ fn what_waited_for_readers_is_freed_under_short_pins() {
 #[test]
 fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
     const BLOCKS: u64 = 3;
-    run_on(0);
     let policy = HugePolicy::MADVISE.with_sizes(OrderSet::PMD, SizeEnabled::Madvise);
-    let config = MemoryConfig {
-        overcommit: Overcommit::Always,
-        min_free_kib: Some(0),
-        huge: HugeConfig { policy, ..HugeConfig::default() },
-        ..MemoryConfig::default()
-    };
-    let memory: &'static _ =
-        Box::leak(Box::new(Memory::new(Machine::new(&[(0, 1 << 13)], 1), config).unwrap()));
+    let memory = memory_of(1 << 13, 1, |memory| memory.huge.policy = policy);
     let frames = memory.frames();
     let space: &'static _ = Box::leak(Box::new(memory.create_space().unwrap()));
-    let request = MapRequest::anonymous(BLOCKS * MIB2, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
+    let area = map_at(space, GIB, BLOCKS * MIB2, RW);
     (0..BLOCKS).for_each(|nth| space.fault(VirtAddr(area.0 + nth * MIB2), Access::Write).unwrap());
     let waits = frames.allocate(&frames.platform().pin(), ONE).unwrap();
     let mut taken = exhaust(frames, AllocRequest::new(Order::PMD, TEST));
@@ -168,60 +140,22 @@ fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
     assert_eq!((collapsed, frames.events().pmd_mapped()), (Ok(()), BLOCKS));
 }
 
-/// Has nothing to free. When it is first asked others free what the test has taken, or what they have.
-#[derive(Default)]
-struct Beside {
-    taken: Mutex<Vec<Pfn>>,
-    was_searched: AtomicBool,
-    was_asked: AtomicBool,
-}
-
-impl Reclaim<Machine> for Beside {
-    fn make_room(&self, spaces: &Spaces<Machine>, _: Need) -> u64 {
-        let pin = spaces.platform().pin();
-        for pfn in self.taken.lock().unwrap().drain(..) {
-            spaces.frames().free(&pin, pfn, Order::ZERO).unwrap();
-            spaces.note_reclaimed(1);
-        }
-        self.was_searched.store(true, Ordering::Release);
-        0
-    }
-
-    fn out_of_memory(&self, _: &Spaces<Machine>, _: Need) -> OomOutcome {
-        self.was_asked.store(true, Ordering::Relaxed);
-        OomOutcome::Nothing
-    }
-
-    fn page_out(&self, spaces: &Spaces<Machine>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
-        Policy.page_out(spaces, folios)
-    }
-
-    fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
-}
-
 /// A program with a page to touch writes to it while `others` run, which get all frames of the machine. No
-/// program is killed for it.
+/// program is killed for it. When memory is looked for, others free what is in `Looks::taken`.
 fn assert_finds_what_others_free(
-    others: impl FnOnce(&'static Spaces<Machine>, &'static Beside, Vec<Pfn>, &dyn Fn()),
+    others: impl FnOnce(&'static Spaces<Machine>, &'static Looks, Vec<Pfn>, &dyn Fn()),
 ) {
-    type Paging = <Machine as Platform>::Paging;
-    run_on(0);
-    let beside: &'static Beside = Box::leak(Box::default());
-    let swap = Swap::new(
-        Memcgs::new(machine::frames(&[(0, 2048)], 2, PcpTechnique::All)).unwrap(),
-        SwapTechnique::default(),
-    );
-    let config =
-        SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
-    let spaces: &'static _ = Box::leak(Box::new(Spaces::new(swap, config, beside).unwrap()));
-    let space =
-        Space::create(spaces, Layout::standard(<Paging as PagingFormat>::USER_END), Limits::default())
-            .unwrap();
-    let request = MapRequest::anonymous(PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
-    let taken = exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST));
-    others(spaces, beside, taken, &|| assert_eq!(space.fault(area, Access::Write), Ok(())));
-    assert!(!beside.was_asked.load(Ordering::Relaxed), "a program would have been killed");
+    let (spaces, looks) = spaces_of(2048, 2, HugePolicy::default());
+    looks.at_each(move |_| {
+        let freed = looks.give_back(spaces);
+        (0..freed).for_each(|_| spaces.note_reclaimed(1));
+        0
+    });
+    let space = create(spaces);
+    let area = map_at(space, GIB, PAGE, RW);
+    let taken = exhaust(spaces.frames(), ONE);
+    others(spaces, looks, taken, &|| assert_eq!(space.fault(area, Access::Write), Ok(())));
+    assert_eq!(looks.counts()[1], 0, "a program would have been killed");
     assert_eq!(space.figures().resident_anonymous, PAGE);
 }
 
@@ -229,8 +163,8 @@ fn assert_finds_what_others_free(
 /// freed meanwhile.
 #[test]
 fn frames_that_others_have_freed_are_found_before_a_program_is_killed() {
-    assert_finds_what_others_free(|_, beside, taken, write| {
-        *beside.taken.lock().unwrap() = taken;
+    assert_finds_what_others_free(|_, looks, taken, write| {
+        *looks.taken.lock().unwrap() = taken;
         write();
     });
 }
@@ -239,7 +173,7 @@ fn frames_that_others_have_freed_are_found_before_a_program_is_killed() {
 /// over, and a program is killed.
 #[test]
 fn frames_that_others_free_without_a_note_are_found() {
-    assert_finds_what_others_free(|spaces, beside, taken, write| {
+    assert_finds_what_others_free(|spaces, looks, taken, write| {
         let begun = Barrier::new(2);
         thread::scope(|scope| {
             let begun = &begun;
@@ -247,12 +181,10 @@ fn frames_that_others_free_without_a_note_are_found() {
                 run_on(1);
                 let reclaiming = spaces.begin_reclaim();
                 begun.wait();
-                while !beside.was_searched.load(Ordering::Acquire) {
+                while looks.counts()[0] == 0 {
                     thread::yield_now();
                 }
-                for pfn in taken {
-                    spaces.frames().free(&spaces.platform().pin(), pfn, Order::ZERO).unwrap();
-                }
+                put_all(spaces.frames(), taken, Order::ZERO);
                 drop(reclaiming);
             });
             begun.wait();
@@ -281,20 +213,12 @@ fn frames_that_others_free_before_the_first_look_are_found() {
 /// fault lists the folio under its head lock, which a split holds.
 #[test]
 fn a_new_large_folio_is_listed_under_its_head_lock() {
-    run_on(0);
     let policy = HugePolicy::default().with_enabled(HugeEnabled::Never);
     let policy = policy.with_sizes(orders(&[4]), SizeEnabled::Always);
-    let config = MemoryConfig {
-        overcommit: Overcommit::Always,
-        min_free_kib: Some(0),
-        huge: HugeConfig { policy, ..HugeConfig::default() },
-        ..MemoryConfig::default()
-    };
-    let memory = Memory::new(Machine::new(&[(0, 1 << 13)], 1), config).unwrap();
+    let memory = memory_of(1 << 13, 1, |memory| memory.huge.policy = policy);
     memory.swapon(memory.create_compressed_ram(64).unwrap(), SwapOnOptions::default()).unwrap();
     let space = memory.create_space().unwrap();
-    let request = MapRequest::anonymous(MIB2, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
+    let area = map_at(&space, GIB, MIB2, RW);
     let listed = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&listed);
     let step = move || {

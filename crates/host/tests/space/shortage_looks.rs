@@ -1,88 +1,22 @@
 //! How often a thread that needs memory looks for it beside others, and what it has let go by then.
 
 use crate::common::*;
-use crate::short_pins::machine::{Machine, TEST, exhaust, frames, let_time_fly, put_all, run_on};
-use quire_arch::PagingFormat;
-use quire_frame::{AllocRequest, Kind, PcpTechnique};
-use quire_host::swap::HostRam;
-use quire_reclaim::Policy;
-use quire_space::{Need, OomOutcome, Reclaim, Space, Spaces, SpacesConfig};
+use crate::kill_lets_go::is_locked;
+use crate::short_pins::machine::{Machine, let_time_fly};
+use crate::shortage::{Looks, create, create_owned, spaces_of};
+use quire_space::{Space, Spaces};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
-
-/// What is freed at the nth look for memory.
-type Look = Box<dyn Fn(u64) -> u64 + Send + Sync>;
-
-/// Frees what a test says. When a program is to be killed what it has taken is free again.
-#[derive(Default)]
-pub(crate) struct Looks {
-    pub(crate) look: OnceLock<Look>,
-    looks: AtomicU64,
-    kills: AtomicU64,
-    taken: Mutex<Vec<Pfn>>,
-}
-
-impl Looks {
-    pub(crate) fn take_all(&self, spaces: &Spaces<Machine>) {
-        spaces.frames().limbo().reap_all_in_portions();
-        self.taken.lock().unwrap().extend(exhaust(spaces.frames(), AllocRequest::new(Order::ZERO, TEST)));
-    }
-
-    pub(crate) fn give_back(&self, spaces: &Spaces<Machine>) -> u64 {
-        let taken = core::mem::take(&mut *self.taken.lock().unwrap());
-        let frames = taken.len() as u64;
-        put_all(spaces.frames(), taken, Order::ZERO);
-        frames
-    }
-
-    pub(crate) fn counts(&self) -> [u64; 2] {
-        [&self.looks, &self.kills].map(|count| count.load(Ordering::Relaxed))
-    }
-}
-
-impl Reclaim<Machine> for Looks {
-    fn make_room(&self, _: &Spaces<Machine>, _: Need) -> u64 {
-        self.look.get().unwrap()(self.looks.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn out_of_memory(&self, spaces: &Spaces<Machine>, _: Need) -> OomOutcome {
-        self.kills.fetch_add(1, Ordering::Relaxed);
-        self.give_back(spaces);
-        OomOutcome::Freed
-    }
-
-    fn page_out(&self, spaces: &Spaces<Machine>, folios: &mut dyn Iterator<Item = Pfn>) -> u64 {
-        Policy.page_out(spaces, folios)
-    }
-
-    fn throttle(&self, _: &Spaces<Machine>, _: MemcgId) {}
-}
-
-pub(crate) const USER_END: VirtAddr = <Machine as Platform>::Paging::USER_END;
-
-/// A machine without time, with so many CPUs, whose reclaim is this.
-pub(crate) fn spaces_of(cpus: usize) -> (&'static Spaces<Machine>, &'static Looks) {
-    run_on(0);
-    let_time_fly();
-    let looks: &'static Looks = Box::leak(Box::default());
-    let frames = frames(&[(0, 2048)], cpus, PcpTechnique::All);
-    let swap = Swap::new(Memcgs::new(frames).unwrap(), SwapTechnique::default());
-    let config =
-        SpacesConfig { overcommit: Overcommit::Always, oom: OomAction::Kill, ..SpacesConfig::default() };
-    let spaces: &'static Spaces<Machine> = Box::leak(Box::new(Spaces::new(swap, config, looks).unwrap()));
-    quire_space::swapon(spaces, HostRam::new(64).unwrap(), SwapOnOptions::default()).unwrap();
-    (spaces, looks)
-}
 
 fn spaces() -> (&'static Spaces<Machine>, &'static Looks) {
-    spaces_of(1)
+    let_time_fly();
+    spaces_of(2048, 1, HugePolicy::default())
 }
 
 /// A program with a page to touch, and all tables for it.
-fn program(spaces: &'static Spaces<Machine>) -> (Space<'static, Machine>, VirtAddr) {
-    let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
-    let request = MapRequest::anonymous(2 * PAGE, RW).at(VirtAddr(1 << 30), MapFlags::FIXED);
-    let area = space.mmap(&request).unwrap();
+fn program(spaces: &'static Spaces<Machine>) -> (&'static Space<'static, Machine>, VirtAddr) {
+    let space = create(spaces);
+    let area = map_at(space, GIB, 2 * PAGE, RW);
     space.fault(page(area, 1), Access::Write).unwrap();
     (space, area)
 }
@@ -90,7 +24,7 @@ fn program(spaces: &'static Spaces<Machine>) -> (Space<'static, Machine>, VirtAd
 /// So many programs that have been killed, and have not exited.
 fn killed(spaces: &'static Spaces<Machine>, programs: usize) -> Mutex<Vec<Space<'static, Machine>>> {
     let killed = || {
-        let space = Space::create(spaces, Layout::standard(USER_END), Limits::default()).unwrap();
+        let space = create_owned(spaces);
         space.oom().kill();
         space
     };
@@ -112,7 +46,7 @@ fn what_an_exit_leaves_is_reclaimed_before_a_program_is_killed() {
         looks.take_all(spaces);
         0
     };
-    assert!(looks.look.set(Box::new(look)).is_ok());
+    looks.at_each(look);
     looks.take_all(spaces);
     assert_eq!(space.fault(area, Access::Write), Ok(()));
     assert_eq!(looks.counts(), [2, 0], "looks for memory, and for programs to kill");
@@ -136,7 +70,7 @@ fn what_an_exit_leaves_at_the_end_is_reclaimed_too() {
         }
         0
     };
-    assert!(looks.look.set(Box::new(look)).is_ok());
+    looks.at_each(look);
     looks.take_all(spaces);
     let _others = spaces.begin_reclaim();
     assert_eq!(space.fault(area, Access::Write), Ok(()));
@@ -159,7 +93,7 @@ fn frames_that_wait_for_readers_are_room() {
         }
         0
     };
-    assert!(looks.look.set(Box::new(look)).is_ok());
+    looks.at_each(look);
     looks.take_all(spaces);
     let _others = spaces.begin_reclaim();
     let began = spaces.platform().now();
@@ -177,22 +111,14 @@ fn a_folio_is_let_go_for_some_programs_that_others_kill() {
     const PROGRAMS: u64 = 20;
     let (spaces, looks) = spaces();
     let (parent, area) = program(spaces);
-    let parent: &'static Space<'static, Machine> = Box::leak(Box::new(parent));
     parent.fault(area, Access::Write).unwrap();
     parent.madvise(area, PAGE, Advice::PageOut).unwrap();
     let _child = parent.fork().unwrap();
     let killed = killed(spaces, PROGRAMS as usize);
-    let is_locked = || {
-        let (mut locked, frames) = (false, spaces.frames());
-        frames.audit().for_each_frame(|pfn, frame| {
-            locked |= frame.kind() == Kind::Anonymous && frames.folios().try_lock_folio(pfn).is_none();
-        });
-        locked
-    };
     // How often it was locked before a program exits, and after that.
     let locked: &'static [AtomicU64; 2] = Box::leak(Box::default());
     let look = move |nth| {
-        let now = is_locked();
+        let now = is_locked(spaces);
         locked[(nth % 2) as usize].fetch_add(u64::from(now), Ordering::Relaxed);
         if nth % 2 > 0 {
             if nth / 2 + 1 == PROGRAMS {
@@ -206,11 +132,10 @@ fn a_folio_is_let_go_for_some_programs_that_others_kill() {
         looks.take_all(spaces);
         0
     };
-    assert!(looks.look.set(Box::new(look)).is_ok());
+    looks.at_each(look);
     // One frame is left for the page, and none for the copy.
     looks.take_all(spaces);
-    let last = looks.taken.lock().unwrap().pop();
-    put_all(spaces.frames(), last, Order::ZERO);
+    looks.give_one_back(spaces);
     assert_eq!(parent.fault(area, Access::Write), Ok(()));
     assert_eq!(looks.counts(), [2 * PROGRAMS, 0]);
     assert_eq!(locked.each_ref().map(|count| count.load(Ordering::Relaxed)), [PROGRAMS, PROGRAMS - 16]);
@@ -230,7 +155,7 @@ fn what_others_put_back_is_reclaimed_soon() {
         spaces.note_reclaimed(1);
         0
     };
-    assert!(looks.look.set(Box::new(look)).is_ok());
+    looks.at_each(look);
     looks.take_all(spaces);
     assert_eq!(space.fault(area, Access::Write), Ok(()));
     let times = times.lock().unwrap();
