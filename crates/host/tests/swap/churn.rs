@@ -1,9 +1,8 @@
 //! Reclaim beside memcgs that come and go.
 
 use crate::common::*;
-use crate::disk::Disk;
-use quire_mm::swap::{DeviceError, DeviceFlags, DeviceMemory, Direction, PageIo, Submitted, SwapDevice};
-use std::sync::{Arc, Mutex};
+use crate::watched::{Calls, DeviceOf, Watched};
+use std::sync::Mutex;
 
 /// The first word of a page that cannot be written.
 const UNWRITABLE: u64 = 1;
@@ -27,39 +26,19 @@ impl Newest {
     }
 }
 
-struct Churning {
-    disk: Disk,
-    newest: Arc<Mutex<Option<Newest>>>,
-}
+#[derive(Default)]
+struct Churning(Mutex<Option<Newest>>);
 
-impl<P: Platform> SwapDevice<P> for Churning {
-    fn kind(&self) -> &'static str {
-        "churning"
-    }
-
-    fn slots(&self) -> u64 {
-        SwapDevice::<P>::slots(&self.disk)
-    }
-
-    fn flags(&self) -> DeviceFlags {
-        SwapDevice::<P>::flags(&self.disk)
-    }
-
-    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
+impl Calls for Churning {
+    fn before(&self, memory: DeviceOf<'_>, io: PageIo) -> Option<Submitted> {
         // SAFETY: the frame is in RAM as long as the request lasts.
         let word = unsafe { memory.platform().direct_map(io.pfn).cast::<u64>().read_volatile() };
-        if io.direction == Direction::Write && word == UNWRITABLE {
-            if let Some(newest) = &mut *self.newest.lock().unwrap() {
+        (io.direction == Direction::Write && word == UNWRITABLE).then(|| {
+            if let Some(newest) = &mut *self.0.lock().unwrap() {
                 newest.replace();
             }
-            return Submitted::Done(Err(DeviceError::Io));
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.disk.submit(memory, io) }
-    }
-
-    fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
-        self.disk.freed(memory, slot, count);
+            Submitted::Done(Err(DeviceError::Io))
+        })
     }
 }
 
@@ -69,23 +48,20 @@ impl<P: Platform> SwapDevice<P> for Churning {
 fn memcgs_that_come_and_go_do_not_keep_reclaim_from_the_others() {
     const PAGES: u64 = 512;
     let machine: &'static Machine = Box::leak(Box::new(Setup::mib(16).reserve().overcommit().build()));
-    let newest = Arc::default();
-    let device = Churning { disk: Disk::new(4 * PAGES).0, newest: Arc::clone(&newest) };
-    machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+    let (device, churning) = Watched::<Churning>::new(4 * PAGES, DeviceFlags::SYNCHRONOUS);
+    swap_on(machine, device);
     let cpu = machine.vcpu(0).unwrap();
     let (first, old) = (create_space(machine), create_space(machine));
-    let page = map_at(&first, GIB, PAGE, RW);
-    fill(&cpu, &first, page, 0..1, UNWRITABLE);
+    map_filled(&cpu, &first, GIB, 1, UNWRITABLE);
     let memcg = machine.memory().create_memcg(MemcgId::ROOT, "old").unwrap();
     old.set_memcg(memcg).unwrap();
-    let area = map_at(&old, GIB, PAGES * PAGE, RW);
-    fill(&cpu, &old, area, 0..PAGES, 100);
+    let area = map_filled(&cpu, &old, GIB, PAGES, 100);
     let memcgs = machine.memory().memcgs();
     let one = memcgs.lifecycle().create(MemcgId::ROOT, "newest").unwrap();
-    *newest.lock().unwrap() = Some(Newest { machine, memcg: one, made: 0 });
+    *churning.0.lock().unwrap() = Some(Newest { machine, memcg: one, made: 0 });
     let size = (PAGES / 2 * PAGE).to_string();
     assert_eq!(machine.memory().write_memcg_file(MemcgId::ROOT, "memory.reclaim", &size), Ok(()));
-    assert!(newest.lock().unwrap().as_ref().is_some_and(|newest| newest.made > 1), "none came and went");
+    assert!(churning.0.lock().unwrap().as_ref().is_some_and(|newest| newest.made > 1), "none came and went");
     assert_filled(&cpu, &old, area, 0..PAGES, 100);
     assert_audit(machine);
 }

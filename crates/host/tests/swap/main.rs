@@ -32,4 +32,5 @@ mod swap_memcgs;
 mod swap_sharers;
 mod swap_techniques;
 mod swapon;
+mod watched;
 mod watched_device;

@@ -1,70 +1,26 @@
 //! Threads that find no memory beside threads that are at work with pages of the device.
 
 use crate::common::*;
+use crate::watched::{Stopping, Watched};
 use quire_frame::FrameFlags;
-use quire_host::swap::HostRam;
-use std::sync::{OnceLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread;
 
-/// What a test does before the device carries a request out.
-type Before = Box<dyn Fn(PageIo) + Send + Sync>;
-
-/// A device that stops where a test says.
-struct Stopping {
-    pages: HostRam,
-    before: &'static OnceLock<Before>,
-}
-
-impl SwapDevice<HostPlatform> for Stopping {
-    fn kind(&self) -> &'static str {
-        "stopping"
-    }
-
-    fn slots(&self) -> u64 {
-        SwapDevice::<HostPlatform>::slots(&self.pages)
-    }
-
-    fn flags(&self) -> DeviceFlags {
-        DeviceFlags::SYNCHRONOUS | DeviceFlags::NOTES_FREED
-    }
-
-    unsafe fn submit(&self, memory: DeviceMemory<'_, HostPlatform>, io: PageIo) -> Submitted {
-        if let Some(before) = self.before.get() {
-            before(io);
-        }
-        // SAFETY: the caller's promise.
-        unsafe { self.pages.submit(memory, io) }
-    }
-
-    fn freed(&self, memory: DeviceMemory<'_, HostPlatform>, slot: u64, count: u64) {
-        self.pages.freed(memory, slot, count);
-    }
-}
-
-/// A machine that kills programs, with such a device, and a memcg.
-fn machine() -> (&'static Machine, MemcgId, &'static OnceLock<Before>) {
+/// A machine that kills programs, with a device that stops where a test says, and a memcg.
+fn stopping_machine() -> (&'static Machine, MemcgId, Arc<Stopping>) {
     let setup = Setup::mib(64).cpus(2).overcommit().with(|memory| memory.oom = OomAction::Kill);
     let machine: &'static Machine = Box::leak(Box::new(setup.build()));
-    let before: &'static OnceLock<Before> = Box::leak(Box::default());
-    let device = Stopping { pages: HostRam::new(1024).unwrap(), before };
-    machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
-    let memcg = machine.memory().create_memcg(MemcgId::ROOT, "g").unwrap();
-    (machine, memcg, before)
+    let (device, stopping) = Watched::new(1024, DeviceFlags::SYNCHRONOUS);
+    swap_on(machine, device);
+    (machine, memcg(machine, "g", &[]), stopping)
 }
 
-fn limit(machine: &Machine, memcg: MemcgId, name: &str, pages: u64) {
-    machine.memory().write_memcg_file(memcg, name, &(pages * PAGE).to_string()).unwrap();
-}
-
-fn space_in(machine: &'static Machine, memcg: MemcgId, adjustment: i16) -> HostSpace<'static> {
+fn adjusted(machine: &'static Machine, memcg: MemcgId, adjustment: i16) -> HostSpace<'static> {
+    // Not audited: others may run when it exits.
     let space = create_space(machine);
     space.set_memcg(memcg).unwrap();
     space.oom().set_score_adj(adjustment);
     space
-}
-
-fn events(machine: &Machine, memcg: MemcgId, event: MemcgEvent) -> u64 {
-    machine.memory().memcgs().counters().events(memcg, event)
 }
 
 /// Hazard: a thread holds the lock of a folio that it has swapped in while it calls the OOM killer. The
@@ -73,34 +29,29 @@ fn events(machine: &Machine, memcg: MemcgId, event: MemcgEvent) -> u64 {
 #[test]
 fn a_program_that_is_killed_waits_for_no_page_of_the_thread_that_kills_it() {
     const PAGES: u64 = 64;
-    let (machine, memcg, before) = machine();
-    let memory = machine.memory();
+    let (machine, memcg, device) = stopping_machine();
     let cpu = machine.vcpu(0).unwrap();
-    let first = space_in(machine, memcg, -1000);
-    let shared = map_at(&first, GIB, PAGE, RW);
-    fill(&cpu, &first, shared, 0..1, 7);
+    let first = adjusted(machine, memcg, -1000);
+    let shared = map_filled(&cpu, &first, GIB, 1, 7);
     first.madvise(shared, PAGE, Advice::PageOut).unwrap();
     let chosen = first.fork().unwrap();
     chosen.oom().set_score_adj(1000);
-    let other = space_in(machine, memcg, 0);
+    let other = adjusted(machine, memcg, 0);
     for space in [&chosen, &other] {
-        let area = map_at(space, 2 * GIB, PAGES * PAGE, RW);
-        fill(&cpu, space, area, 0..PAGES, 1);
+        map_filled(&cpu, space, 2 * GIB, PAGES, 1);
     }
-    memory.memcgs().charges().drain_stocks(&memory.platform().pin());
     // There is a frame for the page, but none for its copy.
-    let usage = memory.memcgs().charges().usage(memcg);
-    limit(machine, memcg, "memory.swap.max", memory.memcgs().charges().swap_usage(memcg));
-    limit(machine, memcg, "memory.max", usage + 1);
+    let usage = usage(machine, memcg);
+    set_limit(machine, memcg, Limit::SwapMax, swap_usage(machine, memcg));
+    set_limit(machine, memcg, Limit::Max, usage + 1);
     let (is_read, read) = mpsc::channel();
-    let joined = move |io: PageIo| {
+    device.before_each(move |io| {
         if io.direction == Direction::Read {
             is_read.send(()).unwrap();
             let frame = machine.memory().frames().known(io.pfn);
             assert!(within_reason(|| frame.word().flags().contains(FrameFlags::WAITERS)));
         }
-    };
-    assert!(before.set(Box::new(joined)).is_ok());
+    });
     thread::scope(|scope| {
         let chosen = &chosen;
         scope.spawn(move || {
@@ -124,25 +75,23 @@ fn a_program_that_is_killed_waits_for_no_page_of_the_thread_that_kills_it() {
 #[test]
 fn a_program_is_not_killed_while_another_thread_pages_out_for_it() {
     const PAGES: u64 = 32;
-    let (machine, memcg, before) = machine();
+    let (machine, memcg, device) = stopping_machine();
     let cpu = machine.vcpu(0).unwrap();
-    let spaces = [0, 1].map(|_| space_in(machine, memcg, 0));
+    let spaces = [0, 1].map(|_| adjusted(machine, memcg, 0));
     let [area, page] = [0, 1].map(|nth: usize| map_at(&spaces[nth], GIB, PAGES * PAGE, RW));
     fill(&cpu, &spaces[0], area, 0..PAGES, 1);
-    machine.memory().memcgs().charges().drain_stocks(&machine.memory().platform().pin());
-    limit(machine, memcg, "memory.max", machine.memory().memcgs().charges().usage(memcg));
+    set_limit(machine, memcg, Limit::Max, usage(machine, memcg));
     let looks = move || events(machine, memcg, MemcgEvent::Max);
     let (has_begun, begun) = mpsc::sync_channel(1);
     let is_over: &'static OnceLock<()> = Box::leak(Box::default());
-    let wait = move |io: PageIo| {
+    device.before_each(move |io| {
         if io.direction == Direction::Write && has_begun.try_send(()).is_ok() {
             // Until the other one has looked again, or given up.
             while looks() < 2 && is_over.get().is_none() {
                 thread::yield_now();
             }
         }
-    };
-    assert!(before.set(Box::new(wait)).is_ok());
+    });
     thread::scope(|scope| {
         scope.spawn(|| {
             let cpu = machine.vcpu(1).unwrap();
@@ -168,13 +117,12 @@ fn threads_that_page_out_for_one_another_are_not_killed() {
     let setup = Setup::mib(64).cpus(THREADS).overcommit().with(|memory| memory.oom = OomAction::Kill);
     let machine: &'static Machine = Box::leak(Box::new(setup.build()));
     swap_on_ram(machine, 4096);
-    let memcg = machine.memory().create_memcg(MemcgId::ROOT, "g").unwrap();
-    limit(machine, memcg, "memory.max", 64);
+    let memcg = memcg(machine, "g", &[(Limit::Max, 64)]);
     on_cpus(machine, THREADS, |_, cpu| {
-        let space = space_in(machine, memcg, 0);
+        let space = adjusted(machine, memcg, 0);
         let area = map_at(&space, GIB, PAGES * PAGE, RW);
         for turn in 0..3000 {
-            (0..PAGES).for_each(|at| write(cpu, &space, page(area, at), turn + at));
+            fill(cpu, &space, area, 0..PAGES, turn);
         }
     });
     assert_eq!(events(machine, memcg, MemcgEvent::OomKill), 0);

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use crate::disk::Disk;
+use crate::watched::Watched;
 use quire_host::swap::{FileDevice, FileDeviceOptions, SlowConfig, SlowDevice};
 
 const PAGES: u64 = 8;
@@ -19,9 +20,9 @@ fn small() -> Machine {
 fn with_pages(machine: &Machine, change: impl FnOnce(&HostSpace<'_>)) {
     let (cpu, space) = cpu_and_space(machine);
     let area = map_at(&space, GIB, PAGES * PAGE, RW);
-    (0..PAGES).for_each(|at| write(&cpu, &space, page(area, at), 100 + at));
+    fill(&cpu, &space, area, 0..PAGES, 100);
     change(&space);
-    (0..PAGES).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 100 + at, "page {at}"));
+    assert_filled(&cpu, &space, area, 0..PAGES, 100);
 }
 
 fn page_out(space: &HostSpace<'_>) {
@@ -102,44 +103,15 @@ fn a_file_device_of_another_machine_is_refused() {
 }
 
 /// A device that does not ask the one behind it.
-struct Unaware<D>(D);
-
-impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for Unaware<D> {
-    fn kind(&self) -> &'static str {
-        self.0.kind()
-    }
-
-    fn slots(&self) -> u64 {
-        self.0.slots()
-    }
-
-    fn flags(&self) -> DeviceFlags {
-        self.0.flags()
-    }
-
-    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Submitted {
-        // SAFETY: the caller's promise.
-        unsafe { self.0.submit(memory, io) }
-    }
-
-    fn reap(&self, memory: DeviceMemory<'_, P>, done: &mut dyn FnMut(PageIo, Result<(), DeviceError>)) {
-        self.0.reap(memory, done);
-    }
-
-    fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
-        self.0.freed(memory, slot, count);
-    }
-
-    fn close(&self, memory: DeviceMemory<'_, P>) {
-        self.0.close(memory);
-    }
+fn unaware<D: SwapDevice<HostPlatform>>(device: D) -> Watched<(), D> {
+    Watched::in_front_of(device, ())
 }
 
 /// Asserts that such a device, which `make` makes of this and of another machine's memory, takes no page.
 fn assert_takes_nothing<D: SwapDevice<HostPlatform>>(make: impl FnOnce(&HostMemory, &HostMemory) -> D) {
     let (machine, other) = (small(), small());
-    let device = Unaware(make(machine.memory(), other.memory()));
-    let id = machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
+    let device = unaware(make(machine.memory(), other.memory()));
+    let id = swap_on(&machine, device);
     with_pages(&machine, page_out);
     machine.memory().swapoff(id, || true).unwrap();
     assert_audit(&machine);
@@ -154,7 +126,7 @@ fn a_device_of_another_machine_takes_no_page() {
     for limit in LIMITS {
         assert_takes_nothing(|_, other| other.create_compressed_cache(Disk::new(SLOTS).0, limit).unwrap());
         assert_takes_nothing(|own, other| {
-            let behind = Unaware(other.create_ram_disk(SLOTS).unwrap());
+            let behind = unaware(other.create_ram_disk(SLOTS).unwrap());
             own.create_compressed_cache(behind, limit).unwrap()
         });
     }

@@ -1,67 +1,30 @@
 //! What reclaim has unmapped and locked while it waits for a device.
 
 use crate::common::*;
+use crate::watched::{Calls, DeviceOf, Report, Watched};
 use quire_frame::FrameFlags;
 use quire_host::swap::{Completion, HostRam, SlowConfig, SlowDevice};
-use quire_swap::{DeviceError, DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 type Slow = SlowDevice<HostRam>;
 
-/// What a test does before completions are reaped for the nth time.
-type Before = Box<dyn Fn(u64) + Send + Sync>;
-
-/// A device that completes requests when completions are reaped, but not at the first time.
+/// Completes requests when completions are reaped, but not at the first time.
 struct Reaped {
-    slow: Slow,
-    before: &'static OnceLock<Before>,
+    /// What a test does before completions are reaped for the nth time.
+    before: OnceLock<Box<dyn Fn(u64) + Send + Sync>>,
     reaps: AtomicU64,
 }
 
-impl SwapDevice<HostPlatform> for Reaped {
-    fn kind(&self) -> &'static str {
-        "reaped"
-    }
-
-    fn slots(&self) -> u64 {
-        SwapDevice::<HostPlatform>::slots(&self.slow)
-    }
-
-    fn flags(&self) -> DeviceFlags {
-        SwapDevice::<HostPlatform>::flags(&self.slow)
-    }
-
-    unsafe fn submit(&self, memory: DeviceMemory<'_, HostPlatform>, io: PageIo) -> Submitted {
-        // SAFETY: the caller's promise.
-        unsafe { self.slow.submit(memory, io) }
-    }
-
-    fn reap(
-        &self,
-        memory: DeviceMemory<'_, HostPlatform>,
-        done: &mut dyn FnMut(PageIo, Result<(), DeviceError>),
-    ) {
+impl Calls<Slow> for Arc<Reaped> {
+    fn reap(&self, slow: &Slow, memory: DeviceOf<'_>, _: usize, _: Report<'_>) {
         if let Some(before) = self.before.get() {
             let nth = self.reaps.fetch_add(1, Ordering::Relaxed);
             before(nth);
             if nth > 0 {
-                self.slow.complete(memory, usize::MAX);
+                slow.complete(memory, usize::MAX);
             }
         }
-        self.slow.reap(memory, done);
-    }
-
-    fn has_done(&self) -> bool {
-        SwapDevice::<HostPlatform>::has_done(&self.slow)
-    }
-
-    fn wait_key(&self) -> usize {
-        SwapDevice::<HostPlatform>::wait_key(&self.slow)
-    }
-
-    fn close(&self, memory: DeviceMemory<'_, HostPlatform>) {
-        self.slow.close(memory);
     }
 }
 
@@ -71,15 +34,13 @@ impl SwapDevice<HostPlatform> for Reaped {
 fn what_was_unmapped_is_written_before_reclaim_waits_for_another_write() {
     let machine: &'static Machine = Box::leak(Box::new(Setup::mib(16).build()));
     let (memory, frames) = (machine.memory(), machine.memory().frames());
-    let before: &'static OnceLock<Before> = Box::leak(Box::default());
+    let reaped = Arc::new(Reaped { before: OnceLock::new(), reaps: AtomicU64::new(0) });
     let config =
         SlowConfig { completion: Completion::WhenTold, queue: 16, fail_read: None, fail_write: None };
     let slow = SlowDevice::new(HostRam::new(64).unwrap(), config);
-    let device = Reaped { slow, before, reaps: AtomicU64::new(0) };
-    memory.swapon(device, SwapOnOptions::default()).unwrap();
+    swap_on(machine, Watched::in_front_of(slow, Arc::clone(&reaped)));
     let (cpu, space) = cpu_and_space(machine);
-    let area = map_at(&space, GIB, 2 * PAGE, RW);
-    fill(&cpu, &space, area, 0..2, 1);
+    let area = map_filled(&cpu, &space, GIB, 2, 1);
     let kept = space.pin_page(area, Access::Read).unwrap().pfn();
     // They were not used. One cannot be paged out before all else was tried.
     space.madvise(area, 2 * PAGE, Advice::Cold).unwrap();
@@ -92,7 +53,7 @@ fn what_was_unmapped_is_written_before_reclaim_waits_for_another_write() {
             in_hand.store(true, Ordering::Relaxed);
         }
     };
-    assert!(before.set(Box::new(look)).is_ok());
+    assert!(reaped.before.set(Box::new(look)).is_ok());
     assert!(cpu.run(|| memory.reclaim(MemcgId::ROOT, 2)) > 0);
     assert!(!in_hand.load(Ordering::Relaxed), "a page is unmapped while it waits for another one");
     assert_eq!(space.figures().swapped, 2 * PAGE);

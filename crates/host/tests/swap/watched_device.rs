@@ -1,117 +1,19 @@
-//! A device that stops where the memory manager calls it, so that other threads come just then.
+//! What other threads do just where the memory manager calls a device.
 
 use crate::common::*;
+use crate::watched::{Calls, DeviceOf, Report, Watched, key_of};
 use quire_host::swap::HostRam;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 const SLOTS: u64 = 512;
-
-type Memory<'f> = DeviceMemory<'f, HostPlatform>;
-type Report<'r> = &'r mut dyn FnMut(PageIo, Result<(), DeviceError>);
-
-/// What a test does in the calls of a device.
-trait Calls: Send + Sync + 'static {
-    /// A read was carried out, with this result.
-    fn read(&self, _: PageIo, result: Submitted) -> Submitted {
-        result
-    }
-
-    /// What is done is looked for.
-    fn reap(&self, _: Memory<'_>, _: usize, _: Report<'_>) {}
-
-    /// A thread is about to sleep until something is done.
-    fn before_sleep(&self) {}
-
-    fn progress(&self) -> u32 {
-        0
-    }
-
-    fn compact(&self) -> u64 {
-        0
-    }
-
-    /// A slot is freed.
-    fn freed(&self) {}
-}
-
-/// Such a device, which keeps pages in the host's memory.
-struct Watched<C> {
-    pages: HostRam,
-    flags: DeviceFlags,
-    calls: Arc<C>,
-}
-
-impl<C: Calls + Default> Watched<C> {
-    fn new(slots: u64, flags: DeviceFlags) -> (Self, Arc<C>) {
-        let calls = Arc::<C>::default();
-        let pages = HostRam::new(slots as usize).unwrap();
-        let flags = flags | DeviceFlags::NOTES_FREED;
-        (Self { pages, flags, calls: Arc::clone(&calls) }, calls)
-    }
-}
-
-fn key_of<C>(calls: &Arc<C>) -> usize {
-    Arc::as_ptr(calls).addr()
-}
-
-impl<C: Calls> SwapDevice<HostPlatform> for Watched<C> {
-    fn kind(&self) -> &'static str {
-        "watched"
-    }
-
-    fn slots(&self) -> u64 {
-        SwapDevice::<HostPlatform>::slots(&self.pages)
-    }
-
-    fn flags(&self) -> DeviceFlags {
-        self.flags
-    }
-
-    unsafe fn submit(&self, memory: Memory<'_>, io: PageIo) -> Submitted {
-        // SAFETY: the caller's promise.
-        let result = unsafe { self.pages.submit(memory, io) };
-        if io.direction == Direction::Read { self.calls.read(io, result) } else { result }
-    }
-
-    fn reap(&self, memory: Memory<'_>, done: Report<'_>) {
-        self.calls.reap(memory, key_of(&self.calls), done);
-    }
-
-    fn has_done(&self) -> bool {
-        self.calls.before_sleep();
-        false
-    }
-
-    fn wait_key(&self) -> usize {
-        key_of(&self.calls)
-    }
-
-    fn progress(&self) -> u32 {
-        self.calls.progress()
-    }
-
-    fn freed(&self, memory: Memory<'_>, slot: u64, count: u64) {
-        self.calls.freed();
-        self.pages.freed(memory, slot, count);
-    }
-
-    fn compact(&self, _: Memory<'_>, _: u64) -> u64 {
-        self.calls.compact()
-    }
-}
-
-fn swapon(machine: &Machine, device: impl SwapDevice<HostPlatform>) {
-    machine.memory().swapon(device, SwapOnOptions::default()).unwrap();
-}
 
 /// A space with one page, which is on the device only.
 fn page_out(machine: &Machine) -> (HostSpace<'_>, VirtAddr) {
     let cpu = machine.vcpu(0).unwrap();
     let space = create_space(machine);
-    let area = map_at(&space, GIB, PAGE, RW);
-    write(&cpu, &space, area, 7);
+    let area = map_filled(&cpu, &space, GIB, 1, 7);
     space.madvise(area, PAGE, Advice::PageOut).unwrap();
     assert_eq!((space.figures().swapped, anonymous_frames(machine)), (PAGE, 0));
     (space, area)
@@ -142,7 +44,10 @@ struct EndsAtOnce {
 }
 
 impl Calls for EndsAtOnce {
-    fn read(&self, _: PageIo, result: Submitted) -> Submitted {
+    fn after(&self, io: PageIo, result: Submitted) -> Submitted {
+        if io.direction == Direction::Write {
+            return result;
+        }
         self.under_way.store(true, SeqCst);
         within_reason(|| self.waits.load(SeqCst));
         result
@@ -159,7 +64,7 @@ impl Calls for EndsAtOnce {
 fn a_thread_that_waits_for_a_read_that_ends_at_once_is_woken() {
     let machine: Machine = Setup::mib(16).cpus(2).build();
     let (device, calls) = Watched::<EndsAtOnce>::new(SLOTS, DeviceFlags::empty());
-    swapon(&machine, device);
+    swap_on(&machine, device);
     let (space, area) = page_out(&machine);
     let [first, second] = [(); 2].map(|()| AtomicBool::default());
     thread::scope(|scope| {
@@ -183,12 +88,15 @@ struct MakesRoom {
 }
 
 impl Calls for MakesRoom {
-    fn read(&self, io: PageIo, _: Submitted) -> Submitted {
+    fn after(&self, io: PageIo, result: Submitted) -> Submitted {
+        if io.direction == Direction::Write {
+            return result;
+        }
         *self.io.lock().unwrap() = Some(io);
         Submitted::Begun
     }
 
-    fn reap(&self, memory: Memory<'_>, key: usize, done: Report<'_>) {
+    fn reap(&self, _: &HostRam, memory: DeviceOf<'_>, key: usize, done: Report<'_>) {
         let Some(io) = self.io.lock().unwrap().take() else { return };
         if self.progress.fetch_add(1, SeqCst) == 0 {
             *self.io.lock().unwrap() = Some(io);
@@ -210,7 +118,7 @@ impl Calls for MakesRoom {
 fn a_thread_that_waits_for_a_read_sees_the_progress_of_its_device() {
     let machine: Machine = Setup::mib(16).cpus(2).build();
     let (device, calls) = Watched::<MakesRoom>::new(SLOTS, DeviceFlags::empty());
-    swapon(&machine, device);
+    swap_on(&machine, device);
     let (space, area) = page_out(&machine);
     let is_read = AtomicBool::default();
     thread::scope(|scope| {
@@ -239,7 +147,7 @@ fn a_device_that_boasts_of_frames_keeps_no_program_from_its_end() {
     let kill = |memory: &mut MemoryConfig| memory.oom = OomAction::Kill;
     let machine: Machine = Setup::mib(16).reserve().overcommit().with(kill).build();
     let (device, boasts) = Watched::<Boasts>::new(16, DeviceFlags::SYNCHRONOUS);
-    swapon(&machine, device);
+    swap_on(&machine, device);
     let cpu = machine.vcpu(0).unwrap();
     let space = create_space(&machine);
     let area = map_at(&space, GIB, 16 * MIB2, RW);
@@ -270,11 +178,10 @@ impl Calls for HoldsUp {
 fn an_anon_vma_stays_until_the_pages_of_all_spaces_in_it_are_unmapped() {
     let machine: Machine = Setup::mib(16).cpus(2).build();
     let (device, calls) = Watched::<HoldsUp>::new(SLOTS, DeviceFlags::SYNCHRONOUS);
-    swapon(&machine, device);
+    swap_on(&machine, device);
     let cpu = machine.vcpu(0).unwrap();
     let mut parent = create_space(&machine);
-    let area = map_at(&parent, GIB, 2 * PAGE, RW);
-    fill(&cpu, &parent, area, 0..2, 1);
+    let area = map_filled(&cpu, &parent, GIB, 2, 1);
     // What is at stake is an anon_vma below the root.
     let elder = parent.fork().unwrap();
     // Three anon_vmas have no VMAs, and two have one: the next child makes none.
