@@ -50,27 +50,13 @@ fn new_tables(machine: &Machine, before: &BTreeSet<u64>) -> usize {
     table_frames(machine).difference(before).count()
 }
 
-/// Pages of a range that are written to: around each border of a table, and some between.
-fn some_pages(start: VirtAddr, len: u64) -> impl Iterator<Item = VirtAddr> {
-    let last = start.0 + len - PAGE;
-    (start.0..=last).step_by(PAGE as usize).map(VirtAddr).filter(move |addr| {
-        let in_table = addr.0 / PAGE % 512;
-        addr.0 == start.0 || addr.0 == last || [0, 1, 200, 511].contains(&in_table)
+/// Pages of a range that are written to, by their numbers in it: around each border of a table, and some
+/// between.
+fn some_pages(start: VirtAddr, len: u64) -> impl Iterator<Item = u64> {
+    let last = len / PAGE - 1;
+    (0..=last).filter(move |&nth| {
+        nth == 0 || nth == last || [0, 1, 200, 511].contains(&(page(start, nth).0 / PAGE % 512))
     })
-}
-
-fn fill(cpu: &Vcpu, space: &HostSpace<'_>, start: VirtAddr, len: u64, tag: u64) {
-    for addr in some_pages(start, len) {
-        cpu.program(space).write_u64(addr, tag + (addr.0 - start.0) / PAGE).unwrap();
-    }
-}
-
-#[track_caller]
-fn assert_filled(cpu: &Vcpu, space: &HostSpace<'_>, start: VirtAddr, moved_to: VirtAddr, len: u64, tag: u64) {
-    for addr in some_pages(start, len) {
-        let nth = (addr.0 - start.0) / PAGE;
-        assert_eq!(cpu.program(space).read_u64(page(moved_to, nth)), Ok(tag + nth), "page {nth}");
-    }
 }
 
 #[test]
@@ -81,14 +67,14 @@ fn whole_tables_move_with_all_that_they_map() {
             let (cpu, space) = cpu_and_space(&machine);
             let to = at(BASE, GIB / 2);
             map_at(&space, BASE.0, 4 * MIB2, RW);
-            fill(&cpu, &space, BASE, 4 * MIB2, 1);
+            fill(&cpu, &space, BASE, some_pages(BASE, 4 * MIB2), 1);
             let (tables, before) = (table_frames(&machine), space.figures());
             cpu.run(|| space.mremap(BASE, 4 * MIB2, 4 * MIB2, flags, to)).unwrap();
             let new = new_tables(&machine, &tables);
             assert_eq!(new, if technique == RemapTechnique::Ptes { 4 } else { 0 }, "{technique:?}");
             let after = space.figures();
             assert_eq!((after.page_tables, after.resident), (before.page_tables, before.resident));
-            assert_filled(&cpu, &space, BASE, to, 4 * MIB2, 1);
+            assert_filled(&cpu, &space, to, some_pages(BASE, 4 * MIB2), 1);
             let old = if flags == LEAVE { Ok(0) } else { Err(NOT_MAPPED) };
             assert_eq!(cpu.program(&space).read_u64(BASE), old);
         }
@@ -204,17 +190,17 @@ fn a_move_leaves_all_kinds_of_neighbours_alone() {
                 }
             }
             for (nth, &addr) in kept.iter().enumerate() {
-                fill(&cpu, &space, addr, 2 * PAGE, 100 * nth as u64 + 7);
+                fill(&cpu, &space, addr, some_pages(addr, 2 * PAGE), 100 * nth as u64 + 7);
             }
-            fill(&cpu, &space, at(source, from), len, 1000);
+            fill(&cpu, &space, at(source, from), some_pages(at(source, from), len), 1000);
             let tables = table_frames(&machine);
             let what = format!("{technique:?} {below:?} {above:?} {bits:#b}");
             let moved = cpu.run(|| space.mremap(at(source, from), len, len, flags, at(target, from)));
             assert_eq!(moved, Ok(at(target, from)), "{what}");
             let new = new_tables(&machine, &tables);
-            assert_filled(&cpu, &space, at(source, from), at(target, from), len, 1000);
+            assert_filled(&cpu, &space, at(target, from), some_pages(at(source, from), len), 1000);
             for (nth, &addr) in kept.iter().enumerate() {
-                assert_filled(&cpu, &space, addr, addr, 2 * PAGE, 100 * nth as u64 + 7);
+                assert_filled(&cpu, &space, addr, some_pages(addr, 2 * PAGE), 100 * nth as u64 + 7);
             }
             let old = if flags == LEAVE { Ok(0) } else { Err(NOT_MAPPED) };
             assert_eq!(cpu.program(&space).read_u64(at(source, from)), old, "{what}");
@@ -243,10 +229,10 @@ fn ranges_side_by_side_move() {
                     let space = create_space(&machine);
                     let (source, target, len) = (at(BASE, from * STEP), at(BASE, to * STEP), steps * STEP);
                     map_at(&space, source.0, len, RW);
-                    fill(&cpu, &space, source, len, 1);
+                    fill(&cpu, &space, source, some_pages(source, len), 1);
                     let moved = cpu.run(|| space.mremap(source, len, len, MOVE, target));
                     assert_eq!(moved, Ok(target));
-                    assert_filled(&cpu, &space, source, target, len, 1);
+                    assert_filled(&cpu, &space, target, some_pages(source, len), 1);
                     assert_eq!(space.figures().resident / PAGE, some_pages(source, len).count() as u64);
                     assert_audit(&machine);
                     cpu.run(|| space.munmap(target, len)).unwrap();
@@ -325,37 +311,40 @@ fn large_folios_move() {
 /// Hazard: failure half way. Whichever table or object cannot be allocated, nothing has moved.
 #[test]
 fn a_move_without_memory_moves_nothing() {
+    let (start, target) = (GIB - MIB2, BASE.0 + (1 << 40));
+    // Both sides of the last one cross a border of all levels.
+    let across = (BASE.0 - MIB2 - 5 * PAGE, BASE.0 + 512 * GIB - MIB2 - 100 * PAGE);
     for technique in RemapTechnique::ALL {
-        for (offset, flags) in [(0, MOVE), (3, MOVE), (0, LEAVE), (3, LEAVE)] {
+        for (start, len, to, flags, least) in [
+            (BASE.0 + start, 2 * MIB2, target, MOVE, 2),
+            (BASE.0 + start, 2 * MIB2, target + 3 * PAGE, MOVE, 2),
+            (BASE.0 + start, 2 * MIB2, target, LEAVE, 2),
+            (BASE.0 + start, 2 * MIB2, target + 3 * PAGE, LEAVE, 2),
+            (across.0, 3 * MIB2, across.1, MOVE, 6),
+        ] {
             let machine = small(16, 1, technique);
             let (cpu, space) = cpu_and_space(&machine);
-            let to = at(BASE, (1 << 40) + offset * PAGE);
-            let start = at(BASE, GIB - MIB2);
-            map_at(&space, start.0, 2 * MIB2, RW);
-            fill(&cpu, &space, start, 2 * MIB2, 1);
-            let figures = || {
+            let (pages, to) = (len / PAGE, VirtAddr(to));
+            let start = map_filled(&cpu, &space, start, pages, 1);
+            let state = || {
                 let figures = space.figures();
-                (figures.mapped, figures.resident, figures.page_tables, figures.mappings)
+                let counts = (figures.mapped, figures.resident, figures.page_tables, figures.mappings);
+                (counts, mappings(&space), table_frames(&machine))
             };
-            let (tables, before) = (table_frames(&machine), figures());
-            let fail_points = machine.memory().frames().fail_points();
+            let before = state();
             let mut failed = 0;
-            loop {
-                fail_points.set(FailPlan::nth(failed + 1));
-                let result = cpu.run(|| space.mremap(start, 2 * MIB2, 2 * MIB2, flags, to));
-                fail_points.set(FailPlan::OFF);
+            let moves = || cpu.run(|| space.mremap(start, len, len, flags, to));
+            while let Err(error) = failing(&machine, FailPlan::nth(failed + 1), moves) {
                 assert_audit(&machine);
-                if result.is_ok() {
-                    break;
-                }
                 failed += 1;
-                assert_eq!(table_frames(&machine), tables, "after failure {failed}");
-                assert_eq!(figures(), before);
-                assert_filled(&cpu, &space, start, start, 2 * MIB2, 1);
+                assert_eq!(error.errno(), Errno::ENOMEM);
+                assert_eq!(state(), before, "after failure {failed}");
+                assert_filled(&cpu, &space, start, 0..pages, 1);
                 assert_eq!(cpu.program(&space).read_u64(to), Err(NOT_MAPPED));
             }
-            assert!(failed >= 2, "{technique:?}: only {failed} allocations failed");
-            assert_filled(&cpu, &space, start, to, 2 * MIB2, 1);
+            assert_audit(&machine);
+            assert!(failed >= least, "{technique:?}: only {failed} allocations failed");
+            assert_filled(&cpu, &space, to, 0..pages, 1);
         }
     }
 }

@@ -1,54 +1,59 @@
 //! Directed tests of the hazards in docs/hazards.md.
 
 use crate::common::*;
-use quire_frame::FailPlan;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// An address at the border of every level of tables.
 const BORDER: u64 = 1 << 39;
 
-fn one_cpu(mib: u64) -> (Machine, Vcpu) {
-    let machine = machine(mib, 1);
-    let cpu = machine.vcpu(0).expect("the CPU is free");
-    (machine, cpu)
+/// The page so many behind the border.
+fn at(pages: u64) -> VirtAddr {
+    VirtAddr(BORDER + pages * PAGE)
+}
+
+/// Runs `turn` on CPU 1, with the number of each turn, a hundred times and for as long as `action` runs on
+/// CPU 0.
+fn beside<'m>(
+    machine: &'m Machine,
+    space: &HostSpace<'m>,
+    mut turn: impl FnMut(&HostProgram<'_, 'm>, u64) + Send,
+    action: impl FnOnce(&Vcpu),
+) {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            let program = cpu.program(space);
+            let goes_on = |&nth: &u64| nth < 100 || !done.load(Ordering::Relaxed);
+            (0..).take_while(goes_on).for_each(|nth| turn(&program, nth));
+        });
+        action(&machine.vcpu(0).unwrap());
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Every module: a plain store to a PTE loses an A/D bit that the MMU set meanwhile.
 #[test]
 fn protecting_back_and_forth_loses_no_dirty_bit_and_no_data() {
     let machine = machine(16, 2);
-    let space = create_space(&machine);
-    let (pages, rounds) = (4, 300);
-    map_at(&space, BORDER, pages * PAGE, RW);
-    let done = AtomicBool::new(false);
-    let written = AtomicU64::new(0);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let cpu = machine.vcpu(1).unwrap();
-            let program = cpu.program(&space);
-            let mut last = vec![0; pages as usize];
-            let mut turn = 0;
-            while !done.load(Ordering::Relaxed) || turn < 100 {
-                turn += 1;
-                let at = turn % pages;
-                let addr = VirtAddr(BORDER + at * PAGE);
-                match program.write_u64(addr, turn) {
-                    Ok(()) => last[at as usize] = turn,
-                    Err(error) => assert_eq!(error, DENIED),
-                }
-                assert_eq!(program.read_u64(addr), Ok(last[at as usize]), "a write was lost");
-                written.store(turn, Ordering::Relaxed);
-            }
-        });
-        let cpu = machine.vcpu(0).unwrap();
-        for round in 0..rounds {
-            let protection = if round % 2 == 0 { READ } else { RW };
-            cpu.run(|| space.mprotect(VirtAddr(BORDER), pages * PAGE, protection, false)).unwrap();
+    let space = create_space(&machine).audited(&machine);
+    map_at(&space, BORDER, 4 * PAGE, RW);
+    let mut last = [0; 4];
+    let turn = |program: &HostProgram<'_, '_>, turn: u64| {
+        let (last, addr) = (&mut last[turn as usize % 4], at(turn % 4));
+        match program.write_u64(addr, turn) {
+            Ok(()) => *last = turn,
+            Err(error) => assert_eq!(error, DENIED),
         }
-        done.store(true, Ordering::Relaxed);
+        assert_eq!(program.read_u64(addr), Ok(*last), "a write was lost");
+    };
+    beside(&machine, &space, turn, |cpu| {
+        for round in 0..300 {
+            let protection = if round % 2 == 0 { READ } else { RW };
+            cpu.run(|| space.mprotect(at(0), 4 * PAGE, protection, false)).unwrap();
+        }
     });
-    assert_audit(&machine);
 }
 
 /// Every module: publishing a table entry before the table, or the page, is filled.
@@ -81,45 +86,32 @@ fn a_new_page_reads_zeros_or_what_was_written() {
 #[test]
 fn frames_are_not_free_while_another_cpu_can_reach_them() {
     let machine = machine(16, 2);
-    let space = create_space(&machine);
-    let done = AtomicBool::new(false);
+    let space = create_space(&machine).audited(&machine);
     map_at(&space, BORDER, 8 * PAGE, RW);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let cpu = machine.vcpu(1).unwrap();
-            let program = cpu.program(&space);
-            let mut turn = 0u64;
-            while !done.load(Ordering::Relaxed) {
-                turn += 1;
-                let addr = VirtAddr(BORDER + turn % 8 * PAGE);
-                program.inside(|guest| {
-                    for _ in 0..50 {
-                        match guest.write_u64(addr, turn) {
-                            Ok(()) => {}
-                            Err(error) => assert_eq!(error, NOT_MAPPED),
-                        }
-                    }
-                });
+    let turn = |program: &HostProgram<'_, '_>, turn: u64| {
+        program.inside(|guest| {
+            for _ in 0..50 {
+                let written = guest.write_u64(at(turn % 8), turn);
+                assert!(matches!(written, Ok(()) | Err(NOT_MAPPED)), "{written:?}");
             }
         });
-        let cpu = machine.vcpu(0).unwrap();
+    };
+    beside(&machine, &space, turn, |cpu| {
         for round in 0..300u64 {
             cpu.run(|| match round % 3 {
-                0 => space.madvise(VirtAddr(BORDER), 8 * PAGE, Advice::DontNeed).unwrap(),
-                1 => space.munmap(VirtAddr(BORDER), 8 * PAGE).unwrap(),
-                _ => drop(map_at(&space, BORDER, 8 * PAGE, RW).0),
+                0 => space.madvise(at(0), 8 * PAGE, Advice::DontNeed).unwrap(),
+                1 => space.munmap(at(0), 8 * PAGE).unwrap(),
+                _ => _ = map_at(&space, BORDER, 8 * PAGE, RW),
             });
         }
-        done.store(true, Ordering::Relaxed);
     });
-    assert_audit(&machine);
 }
 
 /// Gather: a run that passes the end of the PTE table, of the PMD or of the VMA.
 #[test]
 fn zapping_stops_at_the_end_of_its_range_at_every_border() {
-    let (machine, cpu) = one_cpu(32);
-    let space = create_space(&machine);
+    let machine = machine(32, 1);
+    let (cpu, space) = cpu_and_space(&machine);
     for border in [BORDER + MIB2, BORDER + GIB, BORDER] {
         let base = border - 8 * PAGE;
         map_at(&space, base, 16 * PAGE, RW);
@@ -144,8 +136,8 @@ fn zapping_stops_at_the_end_of_its_range_at_every_border() {
 /// Gather: thousands of pages, budget by pages; and the run takes each entry's own bits.
 #[test]
 fn a_large_unmapping_gives_every_frame_back() {
-    let (machine, cpu) = one_cpu(64);
-    let space = create_space(&machine);
+    let machine = machine(64, 1);
+    let (cpu, space) = cpu_and_space(&machine);
     // Fills the caches, and is too far away to share a table.
     map_at(&space, 8 * BORDER, PAGE, RW);
     let before = in_use(&machine);
@@ -163,9 +155,8 @@ fn a_large_unmapping_gives_every_frame_back() {
 /// Tables: a table that still has entries of a neighbour must not be freed with an unmapped range.
 #[test]
 fn tables_are_freed_only_when_no_neighbour_needs_them() {
-    let (machine, cpu) = one_cpu(16);
-    let space = create_space(&machine).audited(&machine);
-    map_at(&space, BORDER, PAGE, RW);
+    let machine = machine(16, 1);
+    let (cpu, space, _) = mapped(&machine, BORDER, PAGE);
     map_at(&space, BORDER + PAGE, PAGE, READ);
     map_at(&space, BORDER + MIB2, PAGE, RW);
     let program = cpu.program(&space);
@@ -187,9 +178,8 @@ fn tables_are_freed_only_when_no_neighbour_needs_them() {
 /// them.
 #[test]
 fn unmapped_tables_wait_for_earlier_epoch_readers() {
-    let (machine, cpu) = one_cpu(16);
-    let space = create_space(&machine).audited(&machine);
-    let addr = map_at(&space, BORDER, PAGE, RW);
+    let machine = machine(16, 1);
+    let (cpu, space, addr) = mapped(&machine, BORDER, PAGE);
     cpu.program(&space).write_u64(addr, 1).unwrap();
     let tables = space.figures().page_tables / PAGE;
     assert_eq!(tables, 3);
@@ -216,47 +206,32 @@ fn unmapped_tables_wait_for_earlier_epoch_readers() {
 #[test]
 fn a_table_that_is_refilled_is_not_freed() {
     let machine = machine(16, 2);
-    let space = create_space(&machine);
-    let done = AtomicBool::new(false);
+    let space = create_space(&machine).audited(&machine);
     map_at(&space, BORDER, 4 * PAGE, RW);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let cpu = machine.vcpu(1).unwrap();
-            let program = cpu.program(&space);
-            let mut turn = 0u64;
-            while !done.load(Ordering::Relaxed) {
-                turn += 1;
-                // The mapping itself is always there.
-                program.write_u64(VirtAddr(BORDER + turn % 4 * PAGE), turn).unwrap();
-            }
-        });
-        let cpu = machine.vcpu(0).unwrap();
+    // The mapping itself is always there.
+    let turn = |program: &HostProgram<'_, '_>, turn| program.write_u64(at(turn % 4), turn).unwrap();
+    beside(&machine, &space, turn, |cpu| {
         for round in 0..200 {
             cpu.run(|| {
-                space.madvise(VirtAddr(BORDER), 4 * PAGE, Advice::DontNeed).unwrap();
-                let neighbour = BORDER + (8 + round % 4) * PAGE;
-                map_at(&space, neighbour, PAGE, RW);
-                space.fault(VirtAddr(neighbour), Access::Write).unwrap();
-                space.munmap(VirtAddr(neighbour), PAGE).unwrap();
+                space.madvise(at(0), 4 * PAGE, Advice::DontNeed).unwrap();
+                let neighbour = map_at(&space, at(8 + round % 4).0, PAGE, RW);
+                space.fault(neighbour, Access::Write).unwrap();
+                space.munmap(neighbour, PAGE).unwrap();
             });
         }
-        done.store(true, Ordering::Relaxed);
     });
-    assert_audit(&machine);
 }
 
 /// mremap: a destination with leftover empty tables: they are used.
 #[test]
 fn a_destination_with_leftover_tables_takes_a_move() {
-    let (machine, cpu) = one_cpu(32);
-    let space = create_space(&machine).audited(&machine);
+    let machine = machine(32, 1);
+    let (cpu, space) = cpu_and_space(&machine);
     let to = BORDER + GIB;
     // A neighbour keeps the upper tables; dropped pages leave an empty PTE table.
-    map_at(&space, to, 2 * MIB2, RW);
-    fill(&cpu, &space, VirtAddr(to), 0..1024, 7);
+    map_filled(&cpu, &space, to, 1024, 7);
     space.madvise(VirtAddr(to), 2 * MIB2, Advice::DontNeed).unwrap();
-    map_at(&space, BORDER, 2 * MIB2, RW);
-    fill(&cpu, &space, VirtAddr(BORDER), 0..1024, 3000);
+    map_filled(&cpu, &space, BORDER, 1024, 3000);
     space.mremap(VirtAddr(BORDER), 2 * MIB2, 2 * MIB2, MOVE, VirtAddr(to)).unwrap();
     assert_filled(&cpu, &space, VirtAddr(to), 0..1024, 3000);
 }
@@ -268,43 +243,30 @@ fn a_move_leaves_the_neighbours_of_both_ends_alone() {
     for (from_page, to_page, pages) in
         [(3, 3, 509), (1, 1, 512), (0, 0, 512), (5, 9, 700), (511, 0, 2), (1, 0, 1024), (0, 1, 513)]
     {
-        let (machine, cpu) = one_cpu(32);
-        let space = create_space(&machine).audited(&machine);
+        let machine = machine(32, 1);
+        let (cpu, space) = cpu_and_space(&machine);
         // Three tables' worth of neighbours on both sides, then the middle of one moves into the middle of
         // the other.
-        let (source, target) = (BORDER - 2 * MIB2, BORDER + GIB - 2 * MIB2);
         let all = 4 * MIB2 / PAGE;
-        map_at(&space, source, all * PAGE, RW);
-        map_at(&space, target, all * PAGE, RW);
-        fill(&cpu, &space, VirtAddr(source), 0..all, 10_000);
-        fill(&cpu, &space, VirtAddr(target), 0..all, 20_000);
+        let source = map_filled(&cpu, &space, BORDER - 2 * MIB2, all, 10_000);
+        let target = map_filled(&cpu, &space, BORDER + GIB - 2 * MIB2, all, 20_000);
         let (from, to) = (512 + from_page, 512 + to_page);
-        let result = space.mremap(
-            VirtAddr(source + from * PAGE),
-            pages * PAGE,
-            pages * PAGE,
-            MOVE,
-            VirtAddr(target + to * PAGE),
-        );
-        assert_eq!(result, Ok(VirtAddr(target + to * PAGE)));
-        assert_filled(&cpu, &space, VirtAddr(source), 0..from, 10_000);
-        let behind = from + pages;
-        assert_filled(&cpu, &space, VirtAddr(source + behind * PAGE), 0..all - behind, 10_000 + behind);
-        assert_filled(&cpu, &space, VirtAddr(target), 0..to, 20_000);
-        assert_filled(&cpu, &space, VirtAddr(target + to * PAGE), 0..pages, 10_000 + from);
-        let behind = to + pages;
-        assert_filled(&cpu, &space, VirtAddr(target + behind * PAGE), 0..all - behind, 20_000 + behind);
-        assert_eq!(cpu.program(&space).read_u64(VirtAddr(source + from * PAGE)), Err(NOT_MAPPED));
+        let (moved, target_at) = (page(source, from), page(target, to));
+        let result = space.mremap(moved, pages * PAGE, pages * PAGE, MOVE, target_at);
+        assert_eq!(result, Ok(target_at));
+        assert_filled(&cpu, &space, source, (0..from).chain(from + pages..all), 10_000);
+        assert_filled(&cpu, &space, target, (0..to).chain(to + pages..all), 20_000);
+        assert_filled(&cpu, &space, target_at, 0..pages, 10_000 + from);
+        assert_eq!(cpu.program(&space).read_u64(moved), Err(NOT_MAPPED));
     }
 }
 
 /// mremap: overlapping source and destination; destination wraps; size zero; the same address.
 #[test]
 fn invalid_moves_are_refused_whole() {
-    let (machine, cpu) = one_cpu(16);
-    let space = create_space(&machine).audited(&machine);
-    map_at(&space, BORDER, 8 * PAGE, RW);
-    fill(&cpu, &space, VirtAddr(BORDER), 0..8, 1);
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    map_filled(&cpu, &space, BORDER, 8, 1);
     let before = mappings(&space);
     let (from, len) = (VirtAddr(BORDER), 8 * PAGE);
     for (old, new, to) in [
@@ -328,9 +290,8 @@ fn invalid_moves_are_refused_whole() {
 /// mremap: a batch that spreads the first PTE's write bit over a run.
 #[test]
 fn each_moved_page_keeps_its_own_bits() {
-    let (machine, cpu) = one_cpu(16);
-    let space = create_space(&machine).audited(&machine);
-    map_at(&space, BORDER, 8 * PAGE, RW);
+    let machine = machine(16, 1);
+    let (cpu, space, _) = mapped(&machine, BORDER, 8 * PAGE);
     let program = cpu.program(&space);
     program.write_u64(VirtAddr(BORDER), 1).unwrap();
     // The zero page stays what it is behind a written page, and in front of one.
@@ -351,76 +312,34 @@ fn each_moved_page_keeps_its_own_bits() {
 #[test]
 fn translations_of_the_old_place_do_not_outlive_a_move() {
     let machine = machine(16, 2);
-    let space = create_space(&machine);
-    let (here, there) = (BORDER - 2 * PAGE, BORDER + GIB - 2 * PAGE);
-    map_at(&space, here, 4 * PAGE, RW);
-    let moves = AtomicU64::new(0);
-    let total = 200;
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let cpu = machine.vcpu(1).unwrap();
-            let program = cpu.program(&space);
-            let mut turn = 0u64;
-            while moves.load(Ordering::Acquire) < total {
-                turn += 1;
-                for place in [here, there] {
-                    let addr = VirtAddr(place + turn % 4 * PAGE);
-                    if let Err(error) = program.write_u64(addr, turn) {
-                        assert_eq!(error, NOT_MAPPED);
-                    }
-                }
-            }
-        });
-        let cpu = machine.vcpu(0).unwrap();
+    let space = create_space(&machine).audited(&machine);
+    let (here, there) = (VirtAddr(BORDER - 2 * PAGE), VirtAddr(BORDER + GIB - 2 * PAGE));
+    map_at(&space, here.0, 4 * PAGE, RW);
+    let turn = |program: &HostProgram<'_, '_>, turn: u64| {
+        for place in [here, there] {
+            let written = program.write_u64(page(place, turn % 4), turn);
+            assert!(matches!(written, Ok(()) | Err(NOT_MAPPED)), "{written:?}");
+        }
+    };
+    beside(&machine, &space, turn, |cpu| {
         let program = cpu.program(&space);
-        for round in 0..total {
+        for round in 0..200 {
             let (from, to) = if round % 2 == 0 { (here, there) } else { (there, here) };
-            cpu.run(|| space.mremap(VirtAddr(from), 4 * PAGE, 4 * PAGE, MOVE, VirtAddr(to))).unwrap();
-            moves.fetch_add(1, Ordering::Release);
+            cpu.run(|| space.mremap(from, 4 * PAGE, 4 * PAGE, MOVE, to)).unwrap();
             for at in 0..4 {
-                assert_eq!(program.read_u64(VirtAddr(from + at * PAGE)), Err(NOT_MAPPED));
-                assert!(program.read_u64(VirtAddr(to + at * PAGE)).is_ok());
+                assert_eq!(program.read_u64(page(from, at)), Err(NOT_MAPPED));
+                assert!(program.read_u64(page(to, at)).is_ok());
             }
         }
     });
-    assert_audit(&machine);
-}
-
-/// mremap: failure half way; every page is where it was, for each allocation that can fail.
-#[test]
-fn a_move_that_fails_half_way_moves_nothing() {
-    let (machine, cpu) = one_cpu(64);
-    let space = create_space(&machine);
-    let pages = 3 * MIB2 / PAGE;
-    let (from, to) = (BORDER - MIB2 - 5 * PAGE, BORDER + 512 * GIB - MIB2 - 100 * PAGE);
-    map_at(&space, from, pages * PAGE, RW);
-    fill(&cpu, &space, VirtAddr(from), 0..pages, 77);
-    let fail_points = machine.memory().frames().fail_points();
-    for nth in 1.. {
-        let before = (mappings(&space), space.figures().page_tables);
-        fail_points.set(FailPlan::nth(nth));
-        let result = space.mremap(VirtAddr(from), pages * PAGE, pages * PAGE, MOVE, VirtAddr(to));
-        fail_points.set(FailPlan::OFF);
-        assert_audit(&machine);
-        match result {
-            Ok(_) => {
-                assert!(nth > 6, "tables for both sides of a border are made");
-                break;
-            }
-            Err(error) => assert_eq!(error.errno(), Errno::ENOMEM),
-        }
-        assert_eq!((mappings(&space), space.figures().page_tables), before);
-        assert_filled(&cpu, &space, VirtAddr(from), 0..pages, 77);
-    }
-    assert_filled(&cpu, &space, VirtAddr(to), 0..pages, 77);
 }
 
 /// Every module: state is relied on after a lock was dropped. Two threads grow one stack; the guard gap
 /// holds.
 #[test]
 fn a_stack_grows_down_to_its_guard_gap_and_no_further() {
-    let (machine, cpu) = one_cpu(16);
-    let space = create_space(&machine).audited(&machine);
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
     let stack =
         MapRequest::anonymous(PAGE, RW).at(VirtAddr(BORDER + MIB2), MapFlags::FIXED | MapFlags::GROWSDOWN);
     space.mmap(&stack).unwrap();

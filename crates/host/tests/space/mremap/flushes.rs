@@ -1,6 +1,6 @@
 //! One shootdown a call, after which the old place is nowhere in a TLB; and what may run beside a move.
 
-use super::{BASE, at, fill, machine_by, new_tables, small, some_pages, table_frames};
+use super::{BASE, at, machine_by, new_tables, small, some_pages, table_frames};
 use crate::common::*;
 use quire_frame::Kind;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,8 +32,7 @@ fn a_move_sends_one_shootdown() {
                     map_at(&space, to.0, len, RW);
                 }
                 for cpu in &cpus[..2] {
-                    fill(cpu, &space, BASE, 5 * PAGE.min(len / 5), 1);
-                    cpu.program(&space).write_u64(BASE, 1).unwrap();
+                    fill(cpu, &space, BASE, 0..pages.min(5), 1);
                     cpu.program(&space).write_u64(page(BASE, pages - 1), pages).unwrap();
                     if over {
                         cpu.program(&space).write_u64(to, 9).unwrap();
@@ -45,11 +44,7 @@ fn a_move_sends_one_shootdown() {
                 });
                 // The first and the last page, of two mappings if there are several.
                 let replaced = if several && pages > 20 { 2 } else { 1 } * u64::from(over);
-                assert_eq!(
-                    sent,
-                    1 + replaced,
-                    "{technique:?}, {pages} pages, over {over}, several {several}"
-                );
+                assert_eq!(sent, 1 + replaced, "{technique:?}, {pages}, over {over}, several {several}");
                 for cpu in &cpus {
                     assert_eq!(cpu.program(&space).read_u64(BASE), Err(NOT_MAPPED));
                     assert_eq!(cpu.program(&space).read_u64(to), Ok(1));
@@ -69,26 +64,15 @@ fn a_neighbour_between_two_removed_parts_stays() {
         let (cpu, space) = cpu_and_space(&machine);
         let (source, target) = if target_below { (at(BASE, MIB2), BASE) } else { (BASE, at(BASE, 2 * MIB2)) };
         for start in [source, target] {
-            map_at(&space, start.0, 400 * PAGE, RW);
-            for nth in 0..400 {
-                cpu.program(&space).write_u64(page(start, nth), start.0 + nth).unwrap();
-            }
+            map_filled(&cpu, &space, start.0, 400, start.0);
         }
         let child = space.fork().unwrap();
         cpu.run(|| space.mremap(source, 300 * PAGE, 100 * PAGE, MOVE, target)).unwrap();
-        for nth in 0..100 {
-            assert_eq!(cpu.program(&space).read_u64(page(target, nth)), Ok(source.0 + nth), "page {nth}");
-        }
-        for nth in 100..400 {
-            assert_eq!(cpu.program(&space).read_u64(page(target, nth)), Ok(target.0 + nth), "page {nth}");
-        }
-        for nth in 300..400 {
-            assert_eq!(cpu.program(&space).read_u64(page(source, nth)), Ok(source.0 + nth), "page {nth}");
-        }
+        assert_filled(&cpu, &space, target, 0..100, source.0);
+        assert_filled(&cpu, &space, target, 100..400, target.0);
+        assert_filled(&cpu, &space, source, 300..400, source.0);
         assert_audit(&machine);
-        for nth in 0..400 {
-            assert_eq!(cpu.program(&child).read_u64(page(source, nth)), Ok(source.0 + nth));
-        }
+        assert_filled(&cpu, &child, source, 0..400, source.0);
     }
 }
 
@@ -102,16 +86,16 @@ fn both_removed_parts_split_pmd_leaves() {
         let (source, target) = (at(BASE, 16 * MIB2), BASE);
         for start in [source, target] {
             map_at(&space, start.0, 4 * MIB2, RW);
-            fill(&cpu, &space, start, 4 * MIB2, start.0);
+            fill(&cpu, &space, start, some_pages(start, 4 * MIB2), start.0);
         }
-        assert_eq!(machine.memory().frames().events().pmd_mapped(), 8);
+        assert_eq!(pmd_mapped(&machine), 8);
         let child = shared.then(|| space.fork().unwrap());
         // Of the source 1 MiB to 7 MiB, shrunk by 3 MiB; of the target 1 MiB to 3 MiB.
         let half = MIB2 / 2;
         cpu.run(|| space.mremap(at(source, half), 6 * half, 2 * half, MOVE, at(target, half))).unwrap();
-        for addr in some_pages(source, 4 * MIB2) {
-            let nth = addr.0 - source.0;
-            let value = |start: VirtAddr| Ok(start.0 + nth / PAGE);
+        for at_page in some_pages(source, 4 * MIB2) {
+            let (addr, nth) = (page(source, at_page), at_page * PAGE);
+            let value = |start: VirtAddr| Ok(start.0 + at_page);
             let gone = (half..7 * half).contains(&nth);
             let moved = (half..3 * half).contains(&nth);
             assert_eq!(
@@ -165,7 +149,7 @@ fn a_leaf_in_a_moved_pmd_table_is_flushed_at_its_new_place() {
 #[test]
 fn a_fault_elsewhere_is_done_while_a_move_waits() {
     let machine = small(16, 3, RemapTechnique::Puds);
-    let space = create_space(&machine);
+    let space = create_space(&machine).audited(&machine);
     let (other, to) = (at(BASE, MIB2 / 2), at(BASE, 1 << 40));
     map_at(&space, BASE.0, MIB2 / 2, RW);
     map_at(&space, other.0, MIB2, RW | Protection::EXECUTE);
@@ -204,15 +188,12 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
             let cpu = machine.vcpu(2).unwrap();
             // The tables of the target are made with all locks held except Rmap.
             assert!(within_reason(|| space.figures().page_tables > tables));
-            for nth in 256..511 {
-                cpu.program(&space).write_u64(page(other, nth), nth).unwrap();
-            }
+            fill(&cpu, &space, other, 256..511, 0);
             done.store(true, Ordering::SeqCst);
         });
     });
     let cpu = machine.vcpu(0).unwrap();
     assert_eq!(cpu.program(&space).read_u64(to), Ok(7));
-    assert_audit(&machine);
 }
 
 /// While the old place of what moved is not flushed yet, every flush of the space is one of all addresses: an
@@ -221,7 +202,7 @@ fn a_fault_elsewhere_is_done_while_a_move_waits() {
 #[test]
 fn a_flush_beside_a_move_is_one_of_all_addresses() {
     let machine = small(16, 3, RemapTechnique::Puds);
-    let space = create_space(&machine);
+    let space = create_space(&machine).audited(&machine);
     let (other, to) = (at(BASE, MIB2), at(BASE, 8 * MIB2));
     map_at(&space, BASE.0, PAGE, RW);
     map_at(&space, other.0, MIB2, RW);
@@ -265,5 +246,4 @@ fn a_flush_beside_a_move_is_one_of_all_addresses() {
     assert_eq!(cpu.program(&space).read_u64(to), Ok(8));
     cpu.program(&space).write_u64(page(other, 1), 3).unwrap();
     assert_eq!(flushes(), (ranges + 2, spaces + 1), "the move is over");
-    assert_audit(&machine);
 }
