@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments, case: BlockCase, order: Order, threads: usize) -> Result<String, LabError> {
     let ram = arguments.memory << 20;
     let frames = ram / PAGE_SIZE;
-    let load = Load::fitting(frames, order, threads, 9);
+    let load = Load::of_part(Load::FITTING, frames, order, threads, 9);
     let machines = PcpTechnique::COMPARED
         .into_iter()
         .map(|pcp| {

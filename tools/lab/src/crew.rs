@@ -1,7 +1,8 @@
 //! Threads that start at the same moment, each on a CPU of its own.
 
 use core::hint::spin_loop;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crossbeam_queue::ArrayQueue;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::thread;
 
@@ -18,6 +19,15 @@ pub(crate) fn pause(attempt: u32) {
     }
 }
 
+/// Waits for what another thread does soon.
+pub(crate) fn wait_until(happened: impl Fn() -> bool) {
+    let mut attempt = 0;
+    while !happened() {
+        pause(attempt);
+        attempt += 1;
+    }
+}
+
 /// A barrier. Spins, since waking a sleeping thread takes longer than a short round.
 #[derive(Debug)]
 pub(crate) struct StartLine {
@@ -30,17 +40,56 @@ impl StartLine {
         Self { threads, arrived: AtomicUsize::new(0) }
     }
 
-    /// Waits until every thread has come here `times` times. Each thread passes 1, 2, 3, ... and skips none,
-    /// even when its work failed.
-    pub(crate) fn wait(&self, times: usize) {
+    /// Waits until every thread has come here as often as this one. None may leave it out, even when its work
+    /// failed.
+    pub(crate) fn wait(&self) {
         // Work that a thread did before is seen after: this addition and this load are the release and the
-        // acquire.
-        self.arrived.fetch_add(1, Ordering::AcqRel);
+        // acquire. No thread comes again before all have come.
+        let all = (self.arrived.fetch_add(1, Ordering::AcqRel) / self.threads + 1) * self.threads;
+        wait_until(|| self.arrived.load(Ordering::Acquire) >= all);
+    }
+}
+
+/// A queue from one thread to another, which holds a bounded number of things.
+#[derive(Debug)]
+pub(crate) struct Ring<T> {
+    queue: ArrayQueue<T>,
+    /// Nothing follows. Set after the last thing was sent.
+    done: AtomicBool,
+}
+
+impl<T> Ring<T> {
+    pub(crate) fn new(places: usize) -> Self {
+        Self { queue: ArrayQueue::new(places), done: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn send(&self, mut thing: T) {
         let mut attempt = 0;
-        while self.arrived.load(Ordering::Acquire) < self.threads * times {
+        while let Err(back) = self.queue.push(thing) {
+            thing = back;
             pause(attempt);
             attempt += 1;
         }
+    }
+
+    /// The next thing, or `None` after the last.
+    pub(crate) fn receive(&self) -> Option<T> {
+        let mut attempt = 0;
+        loop {
+            // Read before the queue is: what was sent before `done` was set is found then. Pairs with
+            // `finish`.
+            let done = self.done.load(Ordering::Acquire);
+            let thing = self.queue.pop();
+            if done || thing.is_some() {
+                return thing;
+            }
+            pause(attempt);
+            attempt += 1;
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        self.done.store(true, Ordering::Release);
     }
 }
 
@@ -54,40 +103,23 @@ impl StartLine {
 ///
 /// When a thread panics.
 pub(crate) fn on_threads<R: Send>(threads: usize, work: impl Fn(usize, &StartLine) -> R + Sync) -> Vec<R> {
-    let line = StartLine::new(threads);
-    let cpus = if threads > 1 { usable_cpus() } else { Vec::new() };
-    let (line, work) = (&line, &work);
+    let usable = sched_getaffinity(None).unwrap_or_default();
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).collect();
+    let (line, work, cpus) = (&StartLine::new(threads), &work, &cpus);
+    let run = move |number: usize| {
+        if (2..=cpus.len()).contains(&threads) {
+            let mut own = CpuSet::new();
+            own.set(cpus[number]);
+            // If the host does not allow it, the thread runs anywhere, at some cost in precision.
+            let _ = sched_setaffinity(None, &own);
+        }
+        work(number, line)
+    };
     thread::scope(|scope| {
-        let running: Vec<_> = (0..threads)
-            .map(|number| {
-                let cpu = if threads <= cpus.len() { Some(cpus[number]) } else { None };
-                scope.spawn(move || {
-                    bind(cpu);
-                    work(number, line)
-                })
-            })
-            .collect();
-        running
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
+        let running: Vec<_> = (0..threads).map(|number| scope.spawn(move || run(number))).collect();
+        let ended = running.into_iter().map(thread::ScopedJoinHandle::join);
+        ended.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     })
-}
-
-fn usable_cpus() -> Vec<usize> {
-    sched_getaffinity(None)
-        .map(|set| (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
-        .unwrap_or_default()
-}
-
-/// Binds the calling thread. If the host does not allow it, the thread runs anywhere, at some cost in
-/// precision.
-fn bind(cpu: Option<usize>) {
-    if let Some(cpu) = cpu {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        let _ = sched_setaffinity(None, &set);
-    }
 }
 
 /// Gives the calling thread priority over other programs (`SCHED_RR`), if the host allows it: otherwise the
@@ -107,10 +139,10 @@ mod tests {
         let (before, after) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let seen = on_threads(3, |number, line| {
             before.fetch_add(1, Ordering::Relaxed);
-            line.wait(1);
+            line.wait();
             let seen = before.load(Ordering::Relaxed);
             after.fetch_add(1, Ordering::Relaxed);
-            line.wait(2);
+            line.wait();
             (number, seen, after.load(Ordering::Relaxed))
         });
         assert_eq!(seen, [(0, 3, 3), (1, 3, 3), (2, 3, 3)]);

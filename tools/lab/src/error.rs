@@ -8,22 +8,17 @@ use quire_replay::ReplayError;
 use std::path::PathBuf;
 use thiserror::Error;
 
+/// Whether it could be carried out, and what came of it.
+pub(crate) type Done<T = ()> = Result<T, LabError>;
+
 /// Why an experiment could not be carried out. What an experiment finds wrong in Quire is a finding, not an
 /// error: [`Report::findings`](crate::Report::findings).
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// The host does not have so much memory for this process.
-    #[error(
-        "it takes {} KiB of the host's memory, and {} KiB are available",
-        .needed >> 10, .available >> 10
-    )]
-    HostMemory {
-        /// What is needed.
-        needed: u64,
-        /// What there is.
-        available: u64,
-    },
+    /// The host does not have so much memory for this process: what is needed, and what there is.
+    #[error("it takes {} KiB of the host's memory, and {} KiB are available", .0 >> 10, .1 >> 10)]
+    HostMemory(u64, u64),
     /// The host refused the machine.
     #[error("the machine could not be built: {0}")]
     Host(#[from] HostError),
@@ -48,9 +43,15 @@ pub enum LabError {
     /// A machine with its memory manager could not be built.
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The host's Linux cannot do the same.
-    #[error("the host's Linux cannot do it")]
-    Linux,
+    /// A call of the host's Linux failed.
+    #[error("the host's Linux: {0}")]
+    Linux(#[from] rustix::io::Errno),
+    /// The host's Linux made no process.
+    #[error("the host's Linux made no process")]
+    NoProcess,
+    /// The host's Linux does not have such folios, or does not let us have them.
+    #[error("the host's Linux gives no such folios")]
+    HostFolios,
     /// A call failed.
     #[error("a call failed: {0}")]
     Call(#[from] quire_mm::space::Error),
@@ -60,16 +61,9 @@ pub enum LabError {
     /// A fault was not resolved.
     #[error("a fault at {0:#x}: {1}")]
     Fault(VirtAddr, FaultError),
-    /// Memory did not come in the requested folios.
-    #[error("of {wanted} folios of order {order} faults made {got}")]
-    OtherFolios {
-        /// Their order.
-        order: Order,
-        /// How many were requested.
-        wanted: u64,
-        /// How many faults made.
-        got: u64,
-    },
+    /// Memory did not come in the requested folios: their order, how many were requested, and made.
+    #[error("of {1} folios of order {0} faults made {2}")]
+    OtherFolios(Order, u64, u64),
     /// A swap device could not be added.
     #[error(transparent)]
     SwapOn(quire_mm::swap::SwapOnError),

@@ -1,7 +1,7 @@
 //! The list of experiments.
 
-use crate::error::LabError;
-use crate::experiment::Experiment;
+use crate::error::Done;
+use crate::lab::Experiment;
 use crate::{gather, mremap, pcp, swap, tables};
 
 /// Every experiment.
@@ -15,7 +15,7 @@ pub const EXPERIMENTS: [Experiment; 5] =
 /// # Errors
 ///
 /// It could not be carried out.
-pub fn count(name: &str, times: u64) -> Option<Result<(), LabError>> {
+pub fn count(name: &str, times: u64) -> Option<Done> {
     let (what, strategy) = name.rsplit_once('-')?;
     EXPERIMENTS.iter().find_map(|experiment| {
         let techniques = experiment.technique.named(strategy)?;

@@ -22,21 +22,20 @@
 //! - `process`: a process that makes the same calls on Quire and on Linux.
 //! - `quire`, `linux`: Quire as an allocator; the host's Linux doing the same.
 //! - `measured`: one action repeated, for tools that count instructions.
-//! - `case`: one case: the work of every strategy and of Linux.
-//! - `experiment`: the harness of all experiments.
+//! - `lab`: the harness of all experiments.
+//! - `prelude`: the words that experiments are written in.
 //! - `gather`, `mremap`, `pcp`, `swap`, `tables`: the experiments.
 //! - `experiments`: their list.
 
-mod case;
 mod clock;
 mod crew;
 mod error;
-mod experiment;
 mod experiments;
 mod folios;
 mod gather;
 pub mod harness;
 mod host_memory;
+mod lab;
 mod linux;
 pub mod machine;
 mod measured;
@@ -44,6 +43,7 @@ mod mremap;
 mod objects;
 mod patterns;
 mod pcp;
+mod prelude;
 mod process;
 mod quire;
 mod report;
@@ -56,8 +56,8 @@ mod tables;
 mod technique;
 
 pub use error::LabError;
-pub use experiment::{Experiment, Progress};
 pub use experiments::{EXPERIMENTS, count};
+pub use lab::{Experiment, Progress};
 pub use quire::{PinEach, PinHeld};
 pub use report::{Better, Figure, Metric, Record, Report, Section};
 pub use rounds::{Series, in_turn};

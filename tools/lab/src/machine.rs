@@ -5,7 +5,6 @@ use crate::host_memory::check_available;
 use quire_arch::{PAGE_SIZE, Pfn, PfnRange, Pin, Platform};
 use quire_frame::{FrameConfig, Frames, VmEvent};
 use quire_host::{HostConfig, HostPlatform, Vcpu};
-use std::ops::{AddAssign, Sub};
 use std::sync::{Mutex, PoisonError};
 
 /// First frame of RAM: past 4 GiB, so that all of it is one zone with one lock, as nearly all memory of a
@@ -45,36 +44,9 @@ pub struct Machine {
     takes_of_a_reading: u64,
 }
 
-/// What happened on a machine, or during some time.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
-    /// Acquisitions of the zones' locks.
-    pub takes: u64,
-    /// Acquisitions that had to wait.
-    pub contended: u64,
-    /// Blocks that slab caches allocated.
-    pub slabs: u64,
-}
-
-impl Sub for Counts {
-    type Output = Self;
-
-    fn sub(self, before: Self) -> Self {
-        Self {
-            takes: self.takes - before.takes,
-            contended: self.contended - before.contended,
-            slabs: self.slabs - before.slabs,
-        }
-    }
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, more: Self) {
-        self.takes += more.takes;
-        self.contended += more.contended;
-        self.slabs += more.slabs;
-    }
-}
+/// What happened on a machine during some time: acquisitions of the zones' locks, those of them that had to
+/// wait, and blocks that slab caches allocated.
+pub type Counts = [u64; 3];
 
 impl Machine {
     /// Builds a machine.
@@ -98,10 +70,9 @@ impl Machine {
             .map(|number| Ok(Mutex::new(platform.vcpu(number)?)))
             .collect::<Result<_, LabError>>()?;
         let frames = Frames::new(platform, spec.frames)?;
-        let mut machine = Self { frames, vcpus, takes_of_a_reading: 0 };
-        let before = machine.counts();
-        machine.takes_of_a_reading = (machine.counts() - before).takes;
-        Ok(machine)
+        let machine = Self { frames, vcpus, takes_of_a_reading: 0 };
+        let takes_of_a_reading = machine.counted(|| ()).1[0];
+        Ok(Self { takes_of_a_reading, ..machine })
     }
 
     /// The machine's memory.
@@ -129,13 +100,17 @@ impl Machine {
         self.on_cpu(number, || work(&self.frames.platform().pin()))
     }
 
+    /// A tick of the lists on vCPU `number`.
+    pub(crate) fn tick(&self, number: usize) {
+        self.pinned_on(number, |pin| self.frames.pcp().age_lists(pin));
+        self.on_cpu(number, || self.frames.pcp().give_back_in_portions());
+    }
+
     /// What happened so far. The machine is quiet.
     fn counts(&self) -> Counts {
         let slabs = self.frames.events().sum(VmEvent::SlabGrow);
-        self.frames.reports().zone_reports().fold(Counts { slabs, ..Counts::default() }, |sum, zone| Counts {
-            takes: sum.takes + zone.lock.takes,
-            contended: sum.contended + zone.lock.contended,
-            ..sum
+        self.frames.reports().zone_reports().fold([0, 0, slabs], |[takes, contended, slabs], zone| {
+            [takes + zone.lock.takes, contended + zone.lock.contended, slabs]
         })
     }
 
@@ -143,9 +118,9 @@ impl Machine {
     pub fn counted<R>(&self, work: impl FnOnce() -> R) -> (R, Counts) {
         let before = self.counts();
         let result = work();
-        let mut counts = self.counts() - before;
-        counts.takes -= self.takes_of_a_reading;
-        (result, counts)
+        let now = self.counts();
+        let own = [self.takes_of_a_reading, 0, 0];
+        (result, core::array::from_fn(|nth| now[nth] - before[nth] - own[nth]))
     }
 
     /// Base pages that the CPUs' lists hold now.
@@ -197,11 +172,11 @@ mod tests {
     #[test]
     fn counting_does_not_count_itself() {
         let machine = machine();
-        assert_eq!(machine.counted(|| ()).1, Counts::default());
+        assert_eq!(machine.counted(|| ()).1, [0; 3]);
         let request = AllocRequest::new(Order::ZERO, FailSite::new("test"));
         let (pfn, counts) =
             machine.counted(|| machine.pinned_on(0, |pin| machine.frames().allocate(pin, request)));
-        assert_eq!(counts.takes, 1);
+        assert_eq!(counts[0], 1);
         let free = machine.free_when_drained() + 1;
         machine.pinned_on(1, |pin| machine.frames().free(pin, pfn.unwrap(), Order::ZERO)).unwrap();
         assert_eq!(machine.findings(free), [""; 0]);

@@ -1,6 +1,6 @@
 //! One action repeated, for tools that count instructions (`scripts/instructions.sh`).
 
-use crate::error::LabError;
+use crate::error::Done;
 use crate::folios::Folios;
 use crate::process::{Job, Process, Quire};
 use crate::site::Site;
@@ -16,9 +16,9 @@ pub(crate) fn measured<R>(work: impl FnOnce() -> R) -> R {
 pub(crate) fn on_quire(
     techniques: Techniques,
     bytes: u64,
-    work: impl FnOnce(&mut dyn Process) -> Result<(), LabError>,
-) -> Result<(), LabError> {
-    let site = Site::new(techniques, bytes, 1, Folios::PAGES.config())?;
+    work: impl FnOnce(&mut dyn Process) -> Done,
+) -> Done {
+    let site = Site::new(techniques, bytes, 1, Folios::PAGES)?;
     let space = site.space()?;
     work(&mut Quire::new(&site, &space))
 }
@@ -29,7 +29,7 @@ pub(crate) fn count_rounds(
     bytes: u64,
     (warm_up, times): (u64, u64),
     mut job: impl Job,
-) -> Result<(), LabError> {
+) -> Done {
     on_quire(techniques, bytes, |process| {
         (0..warm_up).try_for_each(|_| job(process).map(|_| ()))?;
         (0..times).try_for_each(|_| measured(|| job(process)).map(|_| ()))

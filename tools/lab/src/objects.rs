@@ -1,12 +1,12 @@
 //! Objects of any size for workloads, from the heap of a machine: up to 8 KiB from slabs, above that whole
 //! blocks.
 
-use crate::error::LabError;
+use crate::error::Done;
 use crate::machine::Machine;
 use core::alloc::Layout;
 use core::ptr::NonNull;
 use quire_arch::{PAGE_SIZE, Pin};
-use quire_frame::{AllocError, Frames};
+use quire_frame::AllocError;
 use quire_host::HostPlatform;
 use quire_slab::Heap;
 
@@ -42,27 +42,28 @@ impl Object {
     }
 }
 
-/// A heap of objects.
+/// A heap of objects on a machine, which gets back every frame that no object uses when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Objects(Heap<HostPlatform>);
+pub(crate) struct Objects<'m> {
+    machine: &'m Machine,
+    heap: Heap<HostPlatform>,
+}
 
-impl Objects {
-    /// A heap on `machine`.
-    pub(crate) fn new(machine: &Machine) -> Result<Self, LabError> {
-        Ok(Self(machine.pinned_on(0, |pin| Heap::new(machine.frames(), pin))?))
+impl<'m> Objects<'m> {
+    pub(crate) fn new(machine: &'m Machine) -> Done<Self> {
+        Ok(Self { machine, heap: machine.pinned_on(0, |pin| Heap::new(machine.frames(), pin))? })
+    }
+
+    pub(crate) fn machine(&self) -> &'m Machine {
+        self.machine
     }
 
     /// An object of `bytes` bytes.
     #[inline]
-    pub(crate) fn allocate(
-        &self,
-        frames: &Frames<HostPlatform>,
-        pin: &Pin<'_, HostPlatform>,
-        bytes: usize,
-    ) -> Result<Object, AllocError> {
+    pub(crate) fn allocate(&self, pin: &Pin<'_, HostPlatform>, bytes: usize) -> Result<Object, AllocError> {
         let layout =
             Layout::from_size_align(bytes, align_of::<u64>()).map_err(|_| AllocError::OutOfMemory)?;
-        Ok(Object { at: self.0.allocate(frames, pin, layout)?, layout })
+        Ok(Object { at: self.heap.allocate(self.machine.frames(), pin, layout)?, layout })
     }
 
     /// Frees an object.
@@ -72,18 +73,19 @@ impl Objects {
     /// The object is from this heap.
     #[expect(clippy::needless_pass_by_value, reason = "the object ends here")]
     #[inline]
-    pub(crate) unsafe fn free(
-        &self,
-        frames: &Frames<HostPlatform>,
-        pin: &Pin<'_, HostPlatform>,
-        object: Object,
-    ) {
+    pub(crate) unsafe fn free(&self, pin: &Pin<'_, HostPlatform>, object: Object) {
         // SAFETY: the object was allocated with its layout, from this heap, and ends here.
-        unsafe { self.0.free(frames, pin, object.at, object.layout) };
+        unsafe { self.heap.free(self.machine.frames(), pin, object.at, object.layout) };
     }
 
     /// Frees every frame that no object uses.
-    pub(crate) fn shrink(&self, machine: &Machine) {
-        machine.pinned_on(0, |pin| self.0.shrink(machine.frames(), pin));
+    pub(crate) fn shrink(&self) {
+        self.machine.pinned_on(0, |pin| self.heap.shrink(self.machine.frames(), pin));
+    }
+}
+
+impl Drop for Objects<'_> {
+    fn drop(&mut self) {
+        self.shrink();
     }
 }

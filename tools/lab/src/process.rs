@@ -2,7 +2,7 @@
 
 use crate::clock::now;
 use crate::crew::on_threads;
-use crate::error::LabError;
+use crate::error::{Done, LabError};
 use crate::folios::{Folios, pages};
 use crate::patterns::Patterns;
 use crate::rounds::RoundFigures;
@@ -28,17 +28,14 @@ pub(crate) struct Cost {
     pub(crate) waiting: u64,
 }
 
-/// Whether a call did what it was to do.
-pub(crate) type Done = Result<(), LabError>;
 /// Some calls of a process.
 pub(crate) type Calls<'c> = &'c mut dyn FnMut(&mut dyn Process) -> Done;
 /// The work of a thread, which gets its number.
 pub(crate) type ThreadWork<'w> = &'w (dyn Fn(usize, &mut dyn Process) -> Done + Sync);
 
 /// The work of a process in rounds, the same for Quire and for Linux: does a round and returns its figures.
-/// Allocates nothing.
-pub(crate) trait Job: FnMut(&mut dyn Process) -> Result<RoundFigures, LabError> {}
-impl<F: FnMut(&mut dyn Process) -> Result<RoundFigures, LabError>> Job for F {}
+pub(crate) trait Job: FnMut(&mut dyn Process) -> Done<RoundFigures> {}
+impl<F: FnMut(&mut dyn Process) -> Done<RoundFigures>> Job for F {}
 
 /// The calls and accesses of a process. Places are bytes from the start of its area: a border of PUD entries,
 /// with nothing mapped near it but its own.
@@ -52,7 +49,7 @@ pub(crate) trait Process {
     /// Fills pages of mapped memory, in `folios`.
     fn fill(&mut self, pages: Range<u64>, folios: Folios, patterns: &Patterns) -> Done;
     /// Reads a word of each of these pages, and returns how many are not what was filled in.
-    fn wrong(&mut self, pages: Range<u64>, patterns: &Patterns) -> Result<u64, LabError>;
+    fn wrong(&mut self, pages: Range<u64>, patterns: &Patterns) -> Done<u64>;
     /// `madvise` with `DONTNEED`, `FREE` or `PAGEOUT`.
     fn advise(&mut self, at: u64, bytes: u64, advice: Advice) -> Done;
     /// Reclaims everything that can be reclaimed, at least in this range.
@@ -62,15 +59,15 @@ pub(crate) trait Process {
     /// `mremap` to that place.
     fn relocate(&mut self, at: u64, bytes: u64, to: u64) -> Done;
     /// `mremap` to another size, at any free address. Returns the place.
-    fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, LabError>;
+    fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Done<u64>;
     /// Page tables (`VmPTE`) and resident memory (`VmRSS`) in KiB.
-    fn sizes(&mut self) -> Result<[u64; 2], LabError>;
+    fn sizes(&mut self) -> Done<[u64; 2]>;
     /// Calls `work` on `threads` threads of the process at once.
     fn together(&mut self, threads: usize, work: ThreadWork<'_>) -> Done;
     /// `fork`: what it took, and the nanoseconds of the exit of the child, which touched nothing.
-    fn fork(&mut self) -> Result<(Cost, u64), LabError>;
+    fn fork(&mut self) -> Done<(Cost, u64)>;
     /// What the exit of another process with this populated memory took.
-    fn exit(&mut self, bytes: u64, folios: Folios) -> Result<Cost, LabError>;
+    fn exit(&mut self, bytes: u64, folios: Folios) -> Done<Cost>;
     /// Calls `work` while a child maps all memory, too.
     fn beside_child(&mut self, work: Calls<'_>) -> Done;
     /// Calls `work` with the calling thread in the kernel, where each call of the process begins and ends.
@@ -88,7 +85,7 @@ pub(crate) trait Process {
 }
 
 /// Calls `work`, after which `available` pages should be available.
-pub(crate) fn cost_of(process: &mut dyn Process, available: u64, work: Calls<'_>) -> Result<Cost, LabError> {
+pub(crate) fn cost_of(process: &mut dyn Process, available: u64, work: Calls<'_>) -> Done<Cost> {
     let mut cost = Cost::default();
     process.in_kernel(&mut |process| {
         let flushes = process.flushes();
@@ -153,7 +150,7 @@ impl Process for Quire<'_> {
         self.touch(at, bytes, stride, Access::Write)?;
         let (wanted, got) = (folios.in_bytes(bytes), self.folios_made(folios.order) - had);
         if folios.order > Order::ZERO && got != wanted {
-            return Err(LabError::OtherFolios { order: folios.order, wanted, got });
+            return Err(LabError::OtherFolios(folios.order, wanted, got));
         }
         if folios.order == Order::PMD && !folios.by_pmd { self.split_entries(at, bytes) } else { Ok(()) }
     }
@@ -179,7 +176,7 @@ impl Process for Quire<'_> {
         })
     }
 
-    fn wrong(&mut self, pages: Range<u64>, patterns: &Patterns) -> Result<u64, LabError> {
+    fn wrong(&mut self, pages: Range<u64>, patterns: &Patterns) -> Done<u64> {
         self.program.inside(|guest| {
             let mut wrong = 0;
             for page in pages {
@@ -212,13 +209,13 @@ impl Process for Quire<'_> {
         Ok(moved.map(|_| ())?)
     }
 
-    fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Result<u64, LabError> {
+    fn resize(&mut self, at: u64, bytes: u64, new: u64) -> Done<u64> {
         let flags = RemapFlags::MAYMOVE;
         let moved = self.vcpu.run(|| self.space.mremap(place(at), bytes, new, flags, None))?;
         Ok(moved.0.wrapping_sub(START.0))
     }
 
-    fn sizes(&mut self) -> Result<[u64; 2], LabError> {
+    fn sizes(&mut self) -> Done<[u64; 2]> {
         let figures = self.space.figures();
         Ok([figures.page_tables / 1024, figures.resident / 1024])
     }
@@ -227,7 +224,7 @@ impl Process for Quire<'_> {
     fn together(&mut self, threads: usize, work: ThreadWork<'_>) -> Done {
         let (machine, space) = (self.machine, self.space);
         let vcpus = (1..=threads).map(|number| Ok(Mutex::new(machine.vcpu(number)?)));
-        let vcpus = vcpus.collect::<Result<Vec<_>, LabError>>()?;
+        let vcpus = vcpus.collect::<Done<Vec<_>>>()?;
         let worked = on_threads(threads, |thread, _| {
             let vcpu = vcpus[thread].lock().unwrap_or_else(PoisonError::into_inner);
             work(thread, &mut Quire::on(machine, &vcpu, space))
@@ -235,7 +232,7 @@ impl Process for Quire<'_> {
         worked.into_iter().collect()
     }
 
-    fn fork(&mut self) -> Result<(Cost, u64), LabError> {
+    fn fork(&mut self) -> Done<(Cost, u64)> {
         let (space, available) = (self.space, self.available());
         let (mut cost, mut exit) = (Cost::default(), 0);
         self.in_kernel(&mut |process| {
@@ -253,7 +250,7 @@ impl Process for Quire<'_> {
         Ok((cost, exit))
     }
 
-    fn exit(&mut self, bytes: u64, folios: Folios) -> Result<Cost, LabError> {
+    fn exit(&mut self, bytes: u64, folios: Folios) -> Done<Cost> {
         let available = self.available();
         let space = self.vcpu.run(|| self.machine.memory().create_space())?;
         Quire::on(self.machine, self.vcpu, &space).populate(0, bytes, 1, folios)?;

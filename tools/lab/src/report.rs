@@ -40,11 +40,6 @@ impl Metric {
     pub(crate) const fn time_ratio(technique: &Technique) -> Self {
         Self::lower(TIME_RATIO, technique.ratio)
     }
-
-    /// The least and the median of a time.
-    pub(crate) const fn times(unit: &'static str) -> [Self; 2] {
-        [Self::lower("time_min", unit), Self::lower("time_median", unit)]
-    }
 }
 
 /// The name of the metric that says which cases are slower.

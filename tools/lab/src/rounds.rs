@@ -22,25 +22,26 @@ impl Series {
         self.0.last().copied().unwrap_or(0.0)
     }
 
-    fn sorted(&self) -> Vec<f64> {
+    /// The one that `place` are less than, or 0 without a round.
+    fn ranked(&self, place: usize) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
-        sorted
+        sorted.get(place).copied().unwrap_or(0.0)
     }
 
     /// The most, or 0 without a round.
     pub fn max(&self) -> f64 {
-        Self(self.sorted()).last()
+        self.ranked(self.0.len().saturating_sub(1))
     }
 
     /// The least, or 0 without a round: what the code costs.
     pub fn min(&self) -> f64 {
-        self.sorted().first().copied().unwrap_or(0.0)
+        self.ranked(0)
     }
 
     /// The median, or 0 without a round. Its distance from the minimum is what else ran on the machine.
     pub fn median(&self) -> f64 {
-        self.sorted().get(self.0.len() / 2).copied().unwrap_or(0.0)
+        self.ranked(self.0.len() / 2)
     }
 
     /// The mean, or 0 without a round. Of times for equal work it gives the harmonic mean of the rates.
@@ -69,18 +70,17 @@ pub fn in_turn<S, E>(
         // In the other order every second time, so that no subject always follows the same neighbour.
         let count = subjects.len();
         for place in 0..count {
-            let place = if round % 2 == 0 { place } else { count - 1 - place };
-            work(&mut subjects[place], round)?;
+            work(&mut subjects[if round % 2 == 0 { place } else { count - 1 - place }], round)?;
         }
     }
     Ok(())
 }
 
 /// The figures of a round. Unused ones are 0.
-pub(crate) type RoundFigures = [f64; 6];
+pub(crate) type RoundFigures = [f64; 8];
 
 /// Figures of which the first are `known`.
-pub(crate) fn round_figures<const KNOWN: usize>(known: [f64; KNOWN]) -> RoundFigures {
+pub(crate) fn round_figures(known: &[f64]) -> RoundFigures {
     core::array::from_fn(|nth| known.get(nth).copied().unwrap_or(0.0))
 }
 
@@ -94,22 +94,18 @@ mod tests {
         assert_eq!((own.min(), own.median(), own.mean(), own.max(), own.last()), (1.0, 3.0, 4.0, 8.0, 8.0));
         assert_eq!(own.ratio_to(&Series(vec![1.0, 1.0, 4.0])), 2.0);
         let none = Series::default();
-        assert_eq!(
-            (none.min(), none.median(), none.mean(), none.max(), none.last()),
-            (0.0, 0.0, 0.0, 0.0, 0.0)
-        );
+        assert_eq!([none.min(), none.median(), none.mean(), none.max(), none.last()], [0.0; 5]);
     }
 
     #[test]
     fn every_subject_has_every_round_and_changing_neighbours() {
         let mut order = Vec::new();
-        let mut subjects = ['a', 'b', 'c'];
-        in_turn(&mut subjects, 2, |&mut subject, round| {
+        in_turn(&mut ['a', 'b', 'c'], 2, |&mut subject, round| {
             order.push((subject, round));
             Ok::<(), ()>(())
         })
         .unwrap();
         assert_eq!(order, [('a', 0), ('b', 0), ('c', 0), ('c', 1), ('b', 1), ('a', 1)]);
-        assert_eq!(in_turn(&mut subjects, 2, |_, _| Err("stop")), Err("stop"));
+        assert_eq!(in_turn(&mut ['a'], 2, |_, _| Err("stop")), Err("stop"));
     }
 }

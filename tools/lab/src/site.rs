@@ -1,6 +1,7 @@
 //! A machine on which programs' mappings are made and removed.
 
-use crate::error::LabError;
+use crate::error::{Done, LabError};
+use crate::folios::Folios;
 use crate::host_memory::check_available;
 use quire_arch::{Order, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::{HostConfig, HostPlatform, Machine, Vcpu};
@@ -10,8 +11,7 @@ use quire_mm::{
     internals::FlushCause,
     memcg::{Limit, MemcgId},
     space::{Overcommit, Protection, Space},
-    swap::{DeviceId, SwapDevice, SwapOffError, SwapOnOptions, SwapReport},
-    thp::HugeConfig,
+    swap::{SwapDevice, SwapOnOptions, SwapReport},
 };
 
 pub(crate) const RW: Protection = Protection::READ.union(Protection::WRITE);
@@ -36,13 +36,15 @@ pub(crate) fn ram_for(bytes: u64) -> u64 {
     (bytes + bytes / 8 + SPARE).next_multiple_of(Order::MAX.bytes())
 }
 
+/// A count for each of [`FlushCause::ALL`].
+type ByCause = [u64; FlushCause::ALL.len()];
+
 /// Shootdowns, by cause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Flushes {
-    /// How many, in the order of [`FlushCause::ALL`].
-    pub(crate) shootdowns: [u64; FlushCause::ALL.len()],
+    pub(crate) shootdowns: ByCause,
     /// CPUs that were interrupted for them.
-    pub(crate) interrupts: [u64; FlushCause::ALL.len()],
+    pub(crate) interrupts: ByCause,
 }
 
 impl Flushes {
@@ -55,22 +57,13 @@ impl Flushes {
         Self { shootdowns: sum(FlushCause::shootdowns), interrupts: sum(FlushCause::interrupts) }
     }
 
-    fn zip(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
-        let zip = |own: [u64; _], other: [u64; _]| core::array::from_fn(|nth| f(own[nth], other[nth]));
-        Self {
-            shootdowns: zip(self.shootdowns, other.shootdowns),
-            interrupts: zip(self.interrupts, other.interrupts),
-        }
-    }
-
     /// What happened since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
-        self.zip(before, |now, before| now - before)
-    }
-
-    /// Both together.
-    pub(crate) fn plus(self, more: Self) -> Self {
-        self.zip(more, |own, more| own + more)
+        let less = |now: ByCause, before: ByCause| core::array::from_fn(|nth| now[nth] - before[nth]);
+        Self {
+            shootdowns: less(self.shootdowns, before.shootdowns),
+            interrupts: less(self.interrupts, before.interrupts),
+        }
     }
 }
 
@@ -81,8 +74,6 @@ pub(crate) struct Site {
     pub(crate) vcpu: Vcpu,
     /// What was in use at the start.
     in_use: InUse,
-    /// Its swap device, if it has one.
-    pub(crate) device: Option<DeviceId>,
 }
 
 /// The memcg of a program whose memory is limited.
@@ -90,33 +81,31 @@ const LIMITED: &str = "limited";
 
 impl Site {
     /// A machine with enough memory for programs that populate `bytes`.
-    pub(crate) fn new(
-        techniques: Techniques,
-        bytes: u64,
-        cpus: usize,
-        huge: HugeConfig,
-    ) -> Result<Self, LabError> {
+    pub(crate) fn new(techniques: Techniques, bytes: u64, cpus: usize, folios: Folios) -> Done<Self> {
         let ram = ram_for(bytes);
         check_available(ram)?;
         let host = HostConfig { large_pages: true, prefault: true, ..HostConfig::with_ram(ram).cpus(cpus) };
-        let config =
-            MemoryConfig { techniques, huge, overcommit: Overcommit::Always, ..MemoryConfig::default() };
+        let config = MemoryConfig {
+            techniques,
+            huge: folios.config(),
+            overcommit: Overcommit::Always,
+            ..MemoryConfig::default()
+        };
         let machine = Machine::new(&host, config)?;
         let vcpu = machine.vcpu(0)?;
         let in_use = vcpu.run(|| machine.memory().in_use());
-        Ok(Self { machine, vcpu, in_use, device: None })
+        Ok(Self { machine, vcpu, in_use })
     }
 
     /// The same with the swap device that `make` makes.
     pub(crate) fn with_swap<D: SwapDevice<HostPlatform>>(
-        mut self,
-        make: impl FnOnce(&Machine) -> Result<D, LabError>,
-    ) -> Result<Self, LabError> {
-        let device = self.run(|| {
+        self,
+        make: impl FnOnce(&Machine) -> Done<D>,
+    ) -> Done<Self> {
+        self.run(|| {
             let made = make(&self.machine)?;
             self.machine.memory().swapon(made, SwapOnOptions::default()).map_err(LabError::SwapOn)
         })?;
-        self.device = Some(device);
         Ok(self)
     }
 
@@ -126,12 +115,12 @@ impl Site {
     }
 
     /// A new, empty space.
-    pub(crate) fn space(&self) -> Result<HostSpace<'_>, LabError> {
+    pub(crate) fn space(&self) -> Done<HostSpace<'_>> {
         Ok(self.run(|| self.machine.memory().create_space())?)
     }
 
     /// Limits the memory of a space to which nothing is charged yet.
-    pub(crate) fn limit(&self, space: &HostSpace<'_>, bytes: u64) -> Result<(), LabError> {
+    pub(crate) fn limit(&self, space: &HostSpace<'_>, bytes: u64) -> Done {
         self.run(|| {
             let memcgs = self.machine.memory().memcgs();
             let memcg = memcgs.lifecycle().create(MemcgId::ROOT, LIMITED).map_err(LabError::Memcg)?;
@@ -140,7 +129,7 @@ impl Site {
         })
     }
 
-    /// The figures of the swap device.
+    /// The figures of the swap device, if it has one.
     pub(crate) fn swap(&self) -> Option<SwapReport> {
         self.run(|| self.machine.memory().swap().devices().reports().next())
     }
@@ -154,8 +143,8 @@ impl Site {
     pub(crate) fn end(self) -> Vec<String> {
         let memory = self.machine.memory();
         let mut findings = Vec::new();
-        if let Err(error) = self.run(|| swap_off(&self.machine, self.device))
-            && error != SwapOffError::NotOn
+        if let Some(device) = self.swap()
+            && let Err(error) = self.run(|| memory.swapoff(device.id, || true))
         {
             findings.push(format!("swapoff: {error}"));
         }
@@ -171,11 +160,6 @@ impl Site {
         findings.extend(self.findings());
         findings
     }
-}
-
-/// `swapoff` of the device, if there is one.
-pub(crate) fn swap_off(machine: &Machine, device: Option<DeviceId>) -> Result<(), SwapOffError> {
-    device.map_or(Ok(()), |device| machine.memory().swapoff(device, || true))
 }
 
 /// What is wrong on a machine of which `before` was in use, and is again.

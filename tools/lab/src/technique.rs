@@ -15,25 +15,23 @@ pub struct Technique {
     pub(crate) ratio: &'static str,
 }
 
-/// A technique for each line: its name, its strategies, the first in a sentence, and what a ratio is to.
-macro_rules! techniques {
-    ($($item:ident: $name:literal, $strategies:expr, $text:literal, $ratio:literal;)+) => {
-        $(pub(crate) static $item: Technique = Technique {
-            name: $name,
-            strategies: &$strategies,
-            before_text: $text,
-            ratio: $ratio,
-        };)+
-    };
+/// One of its name, with its strategies, what the first is in a sentence, and what a ratio is to.
+const fn technique(
+    name: &'static str,
+    strategies: &'static [&'static str],
+    before_text: &'static str,
+    ratio: &'static str,
+) -> Technique {
+    Technique { name, strategies, before_text, ratio }
 }
 
-techniques! {
-    PCP: "pcp", ["order0", "posted", "all"], "with lists of order 0 only", "to order0";
-    GATHER: "gather", ["pages", "runs"], "page by page", "to pages";
-    TABLES: "tables", ["keep", "free"], "with empty tables kept", "to keep";
-    MREMAP: "mremap", ["ptes", "puds"], "entry by entry", "to ptes";
-    SWAP: "swap", ["bypass", "all"], "past the cache", "to bypass";
-}
+pub(crate) static PCP: Technique =
+    technique("pcp", &["order0", "posted", "all"], "with lists of order 0 only", "to order0");
+pub(crate) static GATHER: Technique = technique("gather", &["pages", "runs"], "page by page", "to pages");
+pub(crate) static TABLES: Technique =
+    technique("tables", &["keep", "free"], "with empty tables kept", "to keep");
+pub(crate) static MREMAP: Technique = technique("mremap", &["ptes", "puds"], "entry by entry", "to ptes");
+pub(crate) static SWAP: Technique = technique("swap", &["bypass", "all"], "past the cache", "to bypass");
 
 impl Technique {
     /// The name of the strategy that ours is compared with.

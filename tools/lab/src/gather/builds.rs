@@ -2,19 +2,11 @@
 //! and again. Each forks or is forked, execs, maps, touches and exits.
 
 use super::add_flushes;
-use crate::case::Outcome;
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::folios::Folios;
-use crate::report::Metric;
-use crate::rounds::round_figures;
+use crate::prelude::*;
 use crate::site::{Flushes, findings_of};
-use quire_arch::Order;
 use quire_host::Machine;
-use quire_mm::{
-    InUse, Techniques,
-    thp::{HugeConfig, OrderSet, SizeEnabled},
-};
+use quire_mm::InUse;
+use quire_mm::thp::{HugeConfig, OrderSet, SizeEnabled};
 use quire_replay::{Audits, LoadedReplay, Replay, ReplayOptions};
 use std::path::Path;
 
@@ -29,7 +21,9 @@ const PLACES: [&str; 2] = ["recordings", concat!(env!("CARGO_MANIFEST_DIR"), "/r
 /// Rounds before those that count.
 const WARM_UP: usize = 2;
 
-const RESIDENT: Metric = Metric::lower("peak_resident", "KiB/process");
+/// The time of a process, and the most memory that each had resident.
+const ROWS: [Row; 2] =
+    [Row::times("us/process", 0), Row::lower("peak_resident", "KiB/process", 1, Series::last)];
 
 /// The sizes that are enabled for all programs.
 const SIZES: [(&str, OrderSet); 3] = [
@@ -51,7 +45,7 @@ impl Builds {
     /// # Errors
     ///
     /// The recording is not there, or the machine could not be built.
-    pub(super) fn new(techniques: Techniques, sizes: OrderSet) -> Result<Self, LabError> {
+    pub(super) fn new(techniques: Techniques, sizes: OrderSet) -> Done<Self> {
         let place =
             PLACES.map(|place| Path::new(place).join(RECORDING)).into_iter().find(|path| path.is_file());
         let path = place.ok_or_else(|| LabError::NoRecording(Path::new(PLACES[0]).join(RECORDING)))?;
@@ -67,73 +61,58 @@ impl Builds {
         Ok(Self { load, machine })
     }
 
-    fn in_use(&self) -> Result<InUse, LabError> {
+    fn in_use(&self) -> Done<InUse> {
         Ok(self.machine.vcpu(0)?.run(|| self.machine.memory().in_use()))
     }
 
-    /// Replays it once.
+    /// Replays it once: nanoseconds, processes that it started, and the most memory that each of them had
+    /// resident, summed over them, in bytes.
     ///
     /// # Errors
     ///
     /// The replay differs from the recording.
-    pub(super) fn run(&self) -> Result<Build, LabError> {
+    pub(super) fn run(&self) -> Done<[u64; 3]> {
         let report = self.load.run_on(&self.machine)?;
-        let wrong = report.processes.iter().find_map(|process| process.first_mismatches.first());
-        if let Some(wrong) = wrong {
+        if let Some(wrong) = report.processes.iter().find_map(|process| process.first_mismatches.first()) {
             return Err(LabError::Differs(wrong.to_string()));
         }
-        Ok(Build {
-            nanoseconds: report.elapsed.as_nanos() as f64,
-            processes: report.processes.len() as u64,
-            resident: report.processes.iter().map(|process| process.quire.peak_resident).sum(),
-        })
+        let resident = report.processes.iter().map(|process| process.quire.peak_resident).sum();
+        Ok([report.elapsed.as_nanos() as u64, report.processes.len() as u64, resident])
     }
 }
 
-/// The figures of one build.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Build {
-    /// Its time.
-    pub(super) nanoseconds: f64,
-    /// Processes that it started.
-    pub(super) processes: u64,
-    /// The most memory that each of them had resident, summed over them, in bytes.
-    pub(super) resident: u64,
-}
-
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
     let (builds, rounds) = (lab.scale.of(BUILDS), lab.scale.of(ROUNDS));
     let processes = (builds * rounds) as u64 * 5;
     lab.part(format!("A compiler driver and what it starts, {processes} processes: time for each"));
     for (what, sizes) in SIZES {
-        lab.case(&format!("build, {what}"), |case, name| {
-            // Each load with what was in use before it, its last build and the flushes of that.
-            let mut loads = case.made(|techniques| {
+        let name = format!("build, {what}");
+        lab.case(&name, |lab| {
+            // Each load with what was in use before it, and the flushes of the last build.
+            let mut loads = lab.made(|techniques| {
                 let load = Builds::new(techniques, sizes)?;
                 let in_use = load.in_use()?;
-                let build = load.run()?;
-                Ok((load, in_use, build, Flushes::default()))
+                load.run()?;
+                Ok((load, in_use, Flushes::default()))
             })?;
-            // The time of a process.
-            let outcome =
-                Outcome::in_rounds(&mut loads, None, (WARM_UP, rounds), |(load, _, last, flushes), _| {
-                    let (mut time, mut processes) = (0.0, 0);
-                    for _ in 0..builds {
-                        let before = Flushes::of(&load.machine);
-                        *last = load.run()?;
-                        *flushes = Flushes::of(&load.machine).since(before);
-                        time += last.nanoseconds;
-                        processes += last.processes;
-                    }
-                    Ok(round_figures([time / 1000.0 / processes as f64]))
-                })?;
-            case.times(name, &outcome, Metric::times("us/process"), 0);
-            let resident = |last: &Build| last.resident as f64 / 1024.0 / last.processes as f64;
-            case.of_each(name, &loads, &[(RESIDENT, &|(_, _, last, _)| resident(last))]);
+            let rounds = (WARM_UP, rounds);
+            let outcome = Outcome::in_rounds(&mut loads, None, rounds, |(load, _, flushes), _| {
+                let (mut time, mut processes, mut resident) = (0, 0, 0.0);
+                for _ in 0..builds {
+                    let before = Flushes::of(&load.machine);
+                    let [nanoseconds, started, bytes] = load.run()?;
+                    *flushes = Flushes::of(&load.machine).since(before);
+                    time += nanoseconds;
+                    processes += started;
+                    resident = bytes as f64 / 1024.0 / started as f64;
+                }
+                Ok(round_figures(&[time as f64 / 1000.0 / processes as f64, resident]))
+            })?;
+            lab.rows(&name, &outcome, &ROWS);
             let flushes: Vec<_> = loads.iter().map(|(.., flushes)| *flushes).collect();
-            add_flushes(case, name, "per build", &flushes);
-            for (nth, (load, in_use, ..)) in loads.into_iter().enumerate() {
-                case.found(nth, findings_of(&load.machine, in_use, load.in_use()?));
+            add_flushes(lab, &name, "per build", &flushes);
+            for (nth, (load, in_use, _)) in loads.into_iter().enumerate() {
+                lab.found(nth, findings_of(&load.machine, in_use, load.in_use()?));
             }
             Ok(())
         })?;

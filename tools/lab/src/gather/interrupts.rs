@@ -2,16 +2,13 @@
 //! that another one runs meanwhile. Counts only: they are the same on a busy machine.
 
 use super::{BYTES, PIECE, add_flushes};
-use crate::crew::pause;
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::folios::Folios;
-use crate::process::{Process, Quire};
-use crate::site::{Flushes, HostSpace, RW, START, Site};
+use crate::crew::{pause, wait_until};
+use crate::prelude::*;
+use crate::site::{Flushes, RW, START};
 use core::sync::atomic::{AtomicBool, Ordering};
-use quire_arch::{Access, Order, PAGE_SIZE, Platform, VirtAddr};
+use quire_arch::VirtAddr;
 use quire_host::Vcpu;
-use quire_mm::space::{Advice, MapFlags, MapRequest, Protection, RemapFlags};
+use quire_mm::space::{MapFlags, MapRequest, Protection, RemapFlags};
 use std::thread;
 
 /// A page that stays mapped, for the other CPU to run on.
@@ -36,7 +33,7 @@ impl Other {
 }
 
 /// A call whose flushes are counted, on a space with so many bytes from [`START`] on.
-type Call = fn(&HostSpace<'_>, u64) -> Result<(), LabError>;
+type Call = fn(&HostSpace<'_>, u64) -> Done;
 
 const MUNMAP: Call = |space, bytes| Ok(space.munmap(START, bytes)?);
 /// Leaves a page at each end, so that the tables there stay.
@@ -79,7 +76,7 @@ const CALLS: [(&str, Folios, bool, Option<u64>, Call); 17] = [
 ];
 
 /// Keeps `vcpu` in the program's code until `stop`.
-fn live(vcpu: &Vcpu, space: &HostSpace<'_>, running: &AtomicBool, stop: &AtomicBool) -> Result<(), LabError> {
+fn live(vcpu: &Vcpu, space: &HostSpace<'_>, running: &AtomicBool, stop: &AtomicBool) -> Done {
     vcpu.program(space).inside(|guest| {
         let mut attempt = 0;
         while !stop.load(Ordering::Acquire) {
@@ -107,7 +104,7 @@ fn count(
     (folios, child, call): (Folios, bool, Call),
     other: Other,
     bytes: u64,
-) -> Result<Flushes, LabError> {
+) -> Done<Flushes> {
     let vcpu = site.machine.vcpu(1)?;
     site.machine.memory().spaces().huge().set(folios.config());
     let space = site.space()?;
@@ -120,51 +117,45 @@ fn count(
         vcpu.program(&space).touch(APART, Access::Read).map_err(|error| LabError::Access(APART, error))?;
         vcpu.run(|| space.spaces().deactivate(&space.spaces().platform().pin()));
     }
-    let called = thread::scope(|scope| {
+    let before = thread::scope(|scope| {
         let (space, running, stop) = (&space, &running, &stop);
         let living = (other == Other::Runs).then(|| scope.spawn(move || live(&vcpu, space, running, stop)));
         let stop = Stop(stop);
-        let mut attempt = 0;
-        while living.as_ref().is_some_and(|living| !living.is_finished()) && !running.load(Ordering::Acquire)
-        {
-            pause(attempt);
-            attempt += 1;
-        }
+        let gone = || living.as_ref().is_none_or(thread::ScopedJoinHandle::is_finished);
+        wait_until(|| running.load(Ordering::Acquire) || gone());
         let before = Flushes::of(&site.machine);
         site.run(|| call(space, bytes))?;
-        let flushes = Flushes::of(&site.machine).since(before);
         drop(stop);
-        match living.map(thread::ScopedJoinHandle::join) {
-            Some(Err(panic)) => std::panic::resume_unwind(panic),
-            Some(Ok(lived)) => lived.map(|()| flushes),
-            None => Ok(flushes),
+        if let Some(living) = living {
+            living.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
         }
+        Ok::<_, LabError>(before)
     })?;
-    let before = Flushes::of(&site.machine);
+    // The other CPU, which leaves the space before it ends, flushes nothing itself.
     site.run(|| drop(space));
-    let exited = Flushes::of(&site.machine).since(before);
+    let flushes = Flushes::of(&site.machine).since(before);
     site.run(|| drop(child));
-    Ok(called.plus(exited))
+    Ok(flushes)
 }
 
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
     let all = lab.scale.of(BYTES);
     // One machine for each strategy does for all calls.
     let mut sites: Vec<Site> = Vec::new();
     lab.part("Shootdowns and interrupts of a call, by cause");
     for (name, folios, child, bytes, call) in CALLS {
-        lab.case(name, |case, name| {
+        lab.case(name, |lab| {
             if sites.is_empty() {
-                sites = case.made(|techniques| Site::new(techniques, 2 * all, 2, Folios::PAGES.config()))?;
+                sites = lab.made(|techniques| Site::new(techniques, 2 * all, 2, Folios::PAGES))?;
             }
             for (other, who) in Other::ALL {
                 let bytes = bytes.unwrap_or(all);
                 let counts = sites.iter().map(|site| count(site, (folios, child, call), other, bytes));
-                let counts = counts.collect::<Result<Vec<_>, LabError>>()?;
-                add_flushes(case, &format!("{name}, {who}"), "per call", &counts);
+                let counts = counts.collect::<Done<Vec<_>>>()?;
+                add_flushes(lab, &format!("{name}, {who}"), "per call", &counts);
             }
             for (nth, site) in sites.iter().enumerate() {
-                case.found(nth, site.findings());
+                lab.found(nth, site.findings());
             }
             Ok(())
         })?;

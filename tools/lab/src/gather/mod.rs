@@ -7,19 +7,13 @@ mod builds;
 mod interrupts;
 mod teardown;
 
-use crate::case::Case;
-use crate::error::LabError;
-use crate::experiment::{Experiment, Lab};
-use crate::folios::Folios;
 use crate::measured::measured;
-use crate::process::{Process, Quire};
+use crate::prelude::*;
 use crate::report::Metric;
-use crate::scale::{KIB, MIB};
-use crate::site::{Flushes, START, Site};
+use crate::site::{Flushes, START};
 use crate::technique::GATHER;
 use builds::Builds;
-use quire_arch::Order;
-use quire_mm::{Techniques, internals::FlushCause, thp::OrderSet};
+use quire_mm::{internals::FlushCause, thp::OrderSet};
 
 /// Bytes of populated memory where nothing else is said.
 const BYTES: [u64; 3] = [256 * MIB, 64 * MIB, 8 * MIB];
@@ -29,16 +23,17 @@ const PIECE: u64 = 64 * KIB;
 /// The experiment.
 pub(crate) const EXPERIMENT: Experiment = Experiment { technique: &GATHER, cases, count };
 
-fn cases(lab: &mut Lab<'_>) -> Result<(), LabError> {
+fn cases(lab: &mut Lab<'_>) -> Done {
     teardown::parts(lab)?;
     builds::part(lab)?;
     interrupts::part(lab)
 }
 
 /// Adds all flushes and interrupts of each strategy, and those for each cause that there was.
-fn add_flushes(case: &mut Case, name: &str, unit: &'static str, counts: &[Flushes]) {
+fn add_flushes(lab: &mut Lab<'_>, name: &str, unit: &'static str, counts: &[Flushes]) {
     let mut add = |metric, value: &dyn Fn(&Flushes) -> u64| {
-        case.add(name, Metric::lower(metric, unit), counts.iter().map(|it| value(it) as f64).collect());
+        let values = counts.iter().map(|it| value(it) as f64).collect();
+        lab.add(name, Metric::lower(metric, unit), (values, None));
     };
     add("shootdowns", &|flushes| flushes.shootdowns.iter().sum());
     add("interrupts", &|flushes| flushes.interrupts.iter().sum());
@@ -52,7 +47,7 @@ fn add_flushes(case: &mut Case, name: &str, unit: &'static str, counts: &[Flushe
 
 /// Does `exit`, `munmap` or `fork` on 16 MiB, or a `build`, in folios of `4k`, `32k`, `64k`, `2m` or `all`
 /// sizes, with a hyphen between, as in `exit-64k`.
-fn count(what: &str, techniques: Techniques, times: u64) -> Option<Result<(), LabError>> {
+fn count(what: &str, techniques: Techniques, times: u64) -> Option<Done> {
     let (job, folios) = what.split_once('-')?;
     let folios = match folios {
         "4k" => Some(Folios::PAGES),
@@ -73,9 +68,9 @@ fn count(what: &str, techniques: Techniques, times: u64) -> Option<Result<(), La
     }
 }
 
-fn count_on(job: &str, techniques: Techniques, folios: Folios, times: u64) -> Result<(), LabError> {
+fn count_on(job: &str, techniques: Techniques, folios: Folios, times: u64) -> Done {
     const BYTES: u64 = 16 * MIB;
-    let site = Site::new(techniques, BYTES, 1, folios.config())?;
+    let site = Site::new(techniques, BYTES, 1, folios)?;
     for _ in 0..times {
         let space = site.space()?;
         Quire::new(&site, &space).populate(0, BYTES, 1, folios)?;

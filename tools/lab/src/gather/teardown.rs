@@ -2,15 +2,8 @@
 //! exit; and `fork` with such memory, with the exit of the child that touched nothing.
 
 use super::{BYTES, PIECE};
-use crate::case::Terms;
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::folios::{Folios, pages};
-use crate::process::{Cost, Job, Process, cost_of};
-use crate::report::Metric;
-use crate::rounds::Series;
-use crate::scale::{GIB, MIB};
-use quire_arch::{Access, Order};
+use crate::prelude::*;
+use crate::process::{Cost, cost_of};
 
 /// Bytes of populated memory that one `munmap` removes.
 const MUNMAP_BYTES: [u64; 3] = [GIB, 128 * MIB, 8 * MIB];
@@ -21,10 +14,12 @@ const ROUNDS: [usize; 3] = [11, 5, 1];
 const SOME: [Folios; 4] = [Folios::PAGES, Folios::of(Order::ALL[3]), Folios::of(Order::ALL[4]), Folios::PMD];
 const FEW: [Folios; 3] = [Folios::PAGES, Folios::of(Order::ALL[4]), Folios::PMD];
 
-const TIMES: [Metric; 2] = Metric::times("ns/page");
-const SHOOTDOWNS: Metric = Metric::lower("shootdowns", "per call");
-const INTERRUPTS: Metric = Metric::lower("interrupts", "per call");
-const WAITING: Metric = Metric::lower("memory_still_waiting", "KiB");
+const ROWS: [Row; 4] = [
+    Row::times("ns/page", 0),
+    Row::own("shootdowns", "per call", 2, Series::mean),
+    Row::own("interrupts", "per call", 3, Series::mean),
+    Row::own("memory_still_waiting", "KiB", 4, Series::median),
+];
 
 /// What becomes of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,8 +81,8 @@ fn teardown(operation: Operation, bytes: u64, folios: Folios) -> impl Job + Clon
         let a_page = |time: u64| time as f64 / pages(bytes) as f64;
         let a_call = |counts: &[u64]| counts.iter().sum::<u64>() as f64 / calls as f64;
         let Cost { time, flushes, waiting } = cost;
-        let flushes = [&flushes.shootdowns, &flushes.interrupts].map(|counts| a_call(counts));
-        Ok([a_page(time), a_page(second), flushes[0], flushes[1], waiting as f64, 0.0])
+        let [shootdowns, interrupts] = [a_call(&flushes.shootdowns), a_call(&flushes.interrupts)];
+        Ok(round_figures(&[a_page(time), a_page(second), shootdowns, interrupts, waiting as f64 * 4.0]))
     }
 }
 
@@ -102,23 +97,19 @@ fn operations() -> [(Operation, &'static str, &'static str, Vec<Folios>); 5] {
     ]
 }
 
-pub(super) fn parts(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn parts(lab: &mut Lab<'_>) -> Done {
     for (operation, name, title, kinds) in operations() {
         let bytes = lab.scale.of(if operation == Operation::Munmap { MUNMAP_BYTES } else { BYTES });
         lab.part(format!("{title}, {} MiB: ns for each page", bytes / MIB));
         for folios in kinds {
-            lab.case(&format!("{name}, {folios}"), |case, name| {
-                let terms = Terms { folios, ..Terms::warm(bytes, case.scale.of(ROUNDS)) };
-                let outcome = case.on_both(terms, bytes, &teardown(operation, bytes, folios))?;
-                case.times(name, &outcome, TIMES, 0);
-                let rows = [
-                    (SHOOTDOWNS, 2, Series::mean as fn(&Series) -> f64),
-                    (INTERRUPTS, 3, Series::mean),
-                    (WAITING, 4, |pages| pages.median() * 4.0),
-                ];
-                case.own_rows(name, &outcome, &rows);
+            let terms = Terms { folios, ..Terms::warm(bytes, bytes, lab.scale.of(ROUNDS)) };
+            let name = format!("{name}, {folios}");
+            lab.case(&name, |lab| {
+                let outcome = lab.on_both(terms, teardown(operation, bytes, folios))?;
+                lab.rows(&name, &outcome, &ROWS);
                 if operation == Operation::Fork {
-                    case.times(&format!("exit of the child, {folios}"), &outcome, TIMES, 1);
+                    let child = format!("exit of the child, {folios}");
+                    lab.rows(&child, &outcome, &[Row::times("ns/page", 1)]);
                 }
                 Ok(())
             })?;
@@ -136,7 +127,7 @@ mod tests {
     fn linux_does_every_operation_with_pages_round_after_round() {
         for (operation, name, ..) in operations() {
             let job = teardown(operation, 8 * MIB, Folios::PAGES);
-            let rounds = rounds_on_host(job, 8 * MIB, Folios::PAGES);
+            let rounds = rounds_on_host(job, 8 * MIB);
             let mut linux = Linux::start(32 * MIB, rounds).expect("8 MiB are free");
             for round in 0..3 {
                 let figures = linux.round().expect("pages need no control");

@@ -1,103 +1,99 @@
 //! The host's Linux doing the same, in a process of its own.
 //!
 //! The process is forked before a machine is built, so that it has no large memory but its own. It does a
-//! round on request, so that Linux's rounds take turns with Quire's. Between `fork` and its exit it allocates
-//! nothing: another thread may have held the allocator's lock.
+//! round on request, so that Linux's rounds take turns with Quire's.
 
-mod child;
-mod controls;
-mod memory;
-mod process;
-mod sharer;
+mod host;
 
-pub(crate) use process::rounds_on_host;
+pub(crate) use host::rounds_on_host;
 
-use crate::error::LabError;
-use crate::host_memory::is_available;
+use crate::host_memory::check_available;
 use crate::rounds::RoundFigures;
-use child::Child;
-use rustix::fd::OwnedFd;
-use rustix::io::{read, write};
-use rustix::pipe::pipe;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-const RESULT: usize = size_of::<RoundFigures>();
+/// A process that this one made and has not waited for.
+#[derive(Clone, Copy, Debug)]
+struct Child(Pid);
 
-const ROUND: u8 = b'r';
-const END: u8 = b'e';
+impl Child {
+    /// Forks a child that calls `work` and exits.
+    fn fork(work: impl FnOnce()) -> Option<Self> {
+        // SAFETY: the child has this thread alone, and ends with `_exit`. What it calls takes no lock that
+        // another thread may have held, but the allocator's, which the C library's `fork` sees to.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            // A panic, which has been printed, ends the child alone.
+            let _ = catch_unwind(AssertUnwindSafe(work));
+            // SAFETY: ends the process at once, as after a fork.
+            unsafe { libc::_exit(0) };
+        }
+        if pid > 0 { Pid::from_raw(pid).map(Self) } else { None }
+    }
+
+    fn kill(self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+
+    /// Waits for its exit.
+    fn wait(self) {
+        let _ = waitpid(Some(self.0), WaitOptions::empty());
+    }
+}
 
 /// The process.
 #[derive(Debug)]
 pub(crate) struct Linux {
     child: Child,
-    requests: OwnedFd,
-    results: OwnedFd,
+    line: UnixStream,
 }
 
 impl Linux {
-    /// Starts the process, which does a round with each call of `round`. That allocates nothing, and returns
-    /// `None` where Linux cannot do it: it has no such folios, does not let us set its controls, or had no
-    /// memory. No process where the host cannot spare `memory` bytes.
+    /// Starts the process, which does a round with each call of `round`. That returns `None` where Linux
+    /// cannot do it: it has no such folios, does not let us set its controls, or had no memory. No process
+    /// where the host cannot spare `memory` bytes.
     pub(crate) fn start(memory: u64, mut round: impl FnMut() -> Option<RoundFigures>) -> Option<Self> {
-        if !is_available(memory) {
-            return None;
-        }
-        let (requests_end, requests) = pipe().ok()?;
-        let (results, results_end) = pipe().ok()?;
-        let mut requests = Some(requests);
+        check_available(memory).ok()?;
+        let (line, mut own) = UnixStream::pair().ok()?;
+        let mut line = Some(line);
         let child = Child::fork(|| {
             // Otherwise it would wait for itself after this process has ended.
-            drop(requests.take());
-            serve(&mut round, &requests_end, &results_end);
+            drop(line.take());
+            serve(&mut round, &mut own);
         })?;
-        Some(Self { child, requests: requests?, results })
+        Some(Self { child, line: line? })
     }
 
     /// Does a round and returns its figures. `None` where Linux cannot do the same.
     pub(crate) fn round(&mut self) -> Option<RoundFigures> {
-        write(&self.requests, &[ROUND]).ok()?;
-        let mut bytes = [0; RESULT];
-        (read(&self.results, &mut bytes).ok()? == RESULT).then_some(())?;
-        let mut result = RoundFigures::default();
-        for (figure, bytes) in result.iter_mut().zip(bytes.as_chunks().0) {
-            *figure = f64::from_ne_bytes(*bytes);
-        }
-        result.iter().all(|figure| figure.is_finite()).then_some(result)
+        self.line.write_all(&[0]).ok()?;
+        let mut bytes = RoundFigures::default().map(f64::to_ne_bytes);
+        self.line.read_exact(bytes.as_flattened_mut()).ok()?;
+        let figures = bytes.map(f64::from_ne_bytes);
+        figures.iter().all(|figure| figure.is_finite()).then_some(figures)
     }
 }
 
 impl Drop for Linux {
     fn drop(&mut self) {
-        let _ = write(&self.requests, &[END]);
+        let _ = self.line.shutdown(Shutdown::Both);
         self.child.wait();
     }
 }
 
-/// The result of a call that returns 0 on success.
-fn done(result: i32) -> Result<(), LabError> {
-    if result == 0 { Ok(()) } else { Err(LabError::Linux) }
-}
-
-/// The number at the start of `text`, behind blanks.
-fn number(text: &[u8]) -> u64 {
-    let digits = text.trim_ascii_start().iter().take_while(|byte| byte.is_ascii_digit());
-    digits.fold(0, |number, &digit| number * 10 + u64::from(digit - b'0'))
-}
-
-/// The main loop of the process: rounds until it is told to end, or the requester is gone. It finishes its
-/// round and restores the controls also when that process panics or is killed.
-fn serve(round: &mut impl FnMut() -> Option<RoundFigures>, requests: &OwnedFd, results: &OwnedFd) {
+/// The main loop of the process: rounds until the requester is gone. It finishes its round and restores the
+/// controls also when that process panics or is killed.
+fn serve(round: &mut impl FnMut() -> Option<RoundFigures>, line: &mut UnixStream) {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: no handler is installed.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    let mut request = [0];
-    while matches!(read(requests, &mut request), Ok(1)) && request[0] == ROUND {
-        let result = round().unwrap_or([f64::NAN; _]);
-        let mut bytes = [0; RESULT];
-        for (bytes, figure) in bytes.as_chunks_mut().0.iter_mut().zip(result) {
-            *bytes = figure.to_ne_bytes();
-        }
-        if write(results, &bytes).is_err() {
+    while line.read_exact(&mut [0]).is_ok() {
+        let figures = round().unwrap_or([f64::NAN; _]).map(f64::to_ne_bytes);
+        if line.write_all(figures.as_flattened()).is_err() {
             break;
         }
     }
@@ -113,11 +109,11 @@ mod tests {
         let mut count = 0;
         let round = move || {
             count += 1;
-            (count < 3).then(|| round_figures([f64::from(count), 7.0]))
+            (count < 3).then(|| round_figures(&[f64::from(count), 7.0]))
         };
         let mut linux = Linux::start(0, round).expect("a process");
-        assert_eq!(linux.round(), Some(round_figures([1.0, 7.0])));
-        assert_eq!(linux.round(), Some(round_figures([2.0, 7.0])));
+        assert_eq!(linux.round(), Some(round_figures(&[1.0, 7.0])));
+        assert_eq!(linux.round(), Some(round_figures(&[2.0, 7.0])));
         assert_eq!(linux.round(), None);
         assert!(Linux::start(u64::MAX, || None).is_none(), "no host has so much memory");
     }

@@ -2,18 +2,9 @@
 //! while others fault in memory of their own. No fault may wait for a move.
 
 use super::ROUNDS;
-use crate::case::Terms;
-use crate::clock::now;
-use crate::crew::{StartLine, pause};
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::folios::{Folios, pages};
-use crate::process::{Job, Process};
-use crate::report::Metric;
-use crate::rounds::{RoundFigures, Series};
-use crate::scale::{GIB, MIB};
+use crate::crew::{StartLine, wait_until};
+use crate::prelude::*;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use quire_arch::{Access, PAGE_SIZE};
 
 /// Bytes of each region that moves.
 const REGION: [u64; 3] = [64 * MIB, 16 * MIB, 2 * MIB];
@@ -28,13 +19,16 @@ const OTHER: u64 = 64 * GIB + (6 << 20);
 const OWN: u64 = 128 * GIB;
 const AREA: u64 = 160 * GIB;
 
-const PAUSE: Metric = Metric::lower("longest_pause", "us");
-const PAUSE_OF_ROUND: Metric = Metric::lower("longest_pause_of_a_round", "us");
-const FAULT: Metric = Metric::lower("fault_mean", "ns");
-const INSIDE: Metric = Metric::higher("faults_inside_a_move", "per 1000 faults");
-const FIRST: Metric = Metric::lower("first_fault_of_a_mapping", "us");
-const MOVE: Metric = Metric::lower("move_median", "us/call");
-const SHOOTDOWNS: Metric = Metric::lower("shootdowns", "per call");
+const ROWS: [Row; 8] = [
+    Row::lower("longest_pause", "us", 0, Series::max),
+    Row::lower("longest_pause_of_a_round", "us", 0, Series::median),
+    Row::lower("fault_mean", "ns", 1, Series::median),
+    Row::higher("faults_inside_a_move", "per 1000 faults", 2, Series::median),
+    Row::lower("first_fault_of_a_mapping", "us", 4, Series::median),
+    Row::lower("move_median", "us/call", 3, Series::median),
+    Row::own("shootdowns", "per call", 5, Series::median),
+    Row::Ratio(3),
+];
 
 /// What the threads share in a round, and its figures.
 #[derive(Debug, Default)]
@@ -43,9 +37,7 @@ struct Board {
     done: AtomicUsize,
     /// Odd while a move is in progress.
     moving: AtomicU64,
-    moves: AtomicU64,
     move_time: AtomicU64,
-    faults: AtomicU64,
     fault_time: AtomicU64,
     longest: AtomicU64,
     /// The longest first fault of a thread, which gives its mapping an anon_vma and so takes the mmap lock.
@@ -55,11 +47,7 @@ struct Board {
 
 impl Board {
     /// Moves until the others are done. `work` gets both places of a region.
-    fn collect(
-        &self,
-        faulting: usize,
-        mut work: impl FnMut(u64, u64) -> Result<(), LabError>,
-    ) -> Result<(), LabError> {
+    fn collect(&self, faulting: usize, mut work: impl FnMut(u64, u64) -> Done) -> Done {
         let mut result = Ok(());
         while result.is_ok() && self.done.load(Ordering::Acquire) < faulting {
             for (from, to) in [(0, OTHER), (OTHER, 0)] {
@@ -70,7 +58,6 @@ impl Board {
                     let moved = work(from, to);
                     self.move_time.fetch_add(now() - start, Ordering::Relaxed);
                     self.moving.fetch_add(1, Ordering::AcqRel);
-                    self.moves.fetch_add(1, Ordering::Relaxed);
                     result = result.and(moved);
                 }
             }
@@ -79,13 +66,9 @@ impl Board {
     }
 
     /// Faults `count` pages in, from the first move on.
-    fn fault(&self, count: u64, mut touch: impl FnMut(u64) -> Result<(), LabError>) -> Result<(), LabError> {
+    fn fault(&self, count: u64, mut touch: impl FnMut(u64) -> Done) -> Done {
         let (mut longest, mut time, mut inside, mut result) = (0, 0, 0, Ok(()));
-        let mut attempt = 0;
-        while self.moving.load(Ordering::Acquire) == 0 {
-            pause(attempt);
-            attempt += 1;
-        }
+        wait_until(|| self.moving.load(Ordering::Acquire) > 0);
         for page in 0..count {
             let before = self.moving.load(Ordering::Acquire);
             let start = now();
@@ -101,7 +84,6 @@ impl Board {
                 break;
             }
         }
-        self.faults.fetch_add(count, Ordering::Relaxed);
         self.fault_time.fetch_add(time, Ordering::Relaxed);
         self.inside.fetch_add(inside, Ordering::Relaxed);
         self.longest.fetch_max(longest, Ordering::Relaxed);
@@ -109,17 +91,17 @@ impl Board {
         result
     }
 
-    /// The figures, with `shootdowns` that were sent meanwhile.
-    fn round_figures(self, shootdowns: u64) -> RoundFigures {
-        let (moves, faults) = (self.moves.into_inner().max(1) as f64, self.faults.into_inner().max(1) as f64);
-        [
+    /// The figures, with `faults` and `shootdowns` that there were.
+    fn round_figures(self, faults: u64, shootdowns: u64) -> RoundFigures {
+        let (moves, faults) = ((self.moving.into_inner() / 2).max(1) as f64, faults as f64);
+        round_figures(&[
             self.longest.into_inner() as f64 / 1000.0,
             self.fault_time.into_inner() as f64 / faults,
             1000.0 * self.inside.into_inner() as f64 / faults,
             self.move_time.into_inner() as f64 / 1000.0 / moves,
             self.first.into_inner() as f64 / 1000.0,
             shootdowns as f64 / moves,
-        ]
+        ])
     }
 }
 
@@ -136,7 +118,7 @@ fn collector(faulting: usize, region: u64, bytes: u64) -> impl Job + Clone {
         let (line, board) = (StartLine::new(1 + faulting), Board::default());
         let flushes = process.flushes();
         process.together(1 + faulting, &|thread, process| {
-            line.wait(1);
+            line.wait();
             if thread == 0 {
                 board.collect(faulting, |from, to| process.relocate(from, region, to))
             } else {
@@ -147,35 +129,19 @@ fn collector(faulting: usize, region: u64, bytes: u64) -> impl Job + Clone {
         })?;
         let flushes = process.flushes().since(flushes);
         (0..faulting).try_for_each(|thread| process.unmap(own(thread), bytes))?;
-        Ok(board.round_figures(flushes.shootdowns.iter().sum()))
+        Ok(board.round_figures(faulting as u64 * pages(bytes), flushes.shootdowns.iter().sum()))
     }
 }
 
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
     let (region, bytes) = (lab.scale.of(REGION), lab.scale.of(FAULT_BYTES));
+    let rounds = lab.scale.of(ROUNDS);
     lab.part("A collector moves regions while other threads fault in memory of their own");
     for (faulting, who) in [(1, "thread faults"), (3, "threads fault")] {
         let name = format!("regions of {} MiB move while {faulting} {who}", region / MIB);
-        lab.case(&name, |case, name| {
-            let memory = REGIONS * region + faulting as u64 * bytes;
-            let terms = Terms { cpus: 2 + faulting, ..Terms::warm(memory, case.scale.of(ROUNDS)) };
-            let outcome = case.on_both(terms, AREA, &collector(faulting, region, bytes))?;
-            case.rows(
-                name,
-                &outcome,
-                &[
-                    (PAUSE, 0, Series::max),
-                    (PAUSE_OF_ROUND, 0, Series::median),
-                    (FAULT, 1, Series::median),
-                    (INSIDE, 2, Series::median),
-                    (FIRST, 4, Series::median),
-                    (MOVE, 3, Series::median),
-                ],
-            );
-            case.own_rows(name, &outcome, &[(SHOOTDOWNS, 5, Series::median)]);
-            case.ratio(name, &outcome, 3);
-            Ok(())
-        })?;
+        let memory = REGIONS * region + faulting as u64 * bytes;
+        let terms = Terms { cpus: 2 + faulting, ..Terms::warm(memory, AREA, rounds) };
+        lab.both(&name, terms, collector(faulting, region, bytes), &ROWS)?;
     }
     Ok(())
 }

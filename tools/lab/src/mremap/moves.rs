@@ -1,17 +1,10 @@
 //! Memory that moves back and forth between two places: of all sizes, aligned in every way, in small and in
 //! large folios.
 
-use super::add_times;
-use crate::case::Terms;
-use crate::clock::now;
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::folios::{Folios, pages};
-use crate::process::{Job, Process};
-use crate::rounds::round_figures;
-use crate::scale::{GIB, KIB, MIB, Scale};
+use super::ROWS;
+use crate::prelude::*;
+use crate::scale::Scale;
 use core::fmt;
-use quire_arch::{Access, Order, PAGE_SIZE};
 
 /// In moves of more than 64 MiB one page of so many is present.
 const STRIDE: [u64; 3] = [1, 16, 512];
@@ -24,37 +17,23 @@ const ROUNDS: [usize; 3] = [21, 7, 1];
 /// From one place to the other: more than the largest move, and a multiple of the range of a PUD entry.
 const APART: u64 = 32 * GIB;
 
-/// How the two places are aligned.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Alignment {
-    /// At borders of PUD entries.
-    Pud,
-    /// At borders of PMD entries, and not alike at those of PUD entries.
-    Pmd,
-    /// A page behind borders of PUD entries, both.
-    SamePage,
-    /// One at such a border, one a page behind it.
-    Page,
-}
+/// How the two places are aligned: its name, and the places.
+pub(super) type Alignment = (&'static str, [u64; 2]);
 
-impl Alignment {
-    /// Every alignment.
-    const ALL: [Self; 4] = [Self::Pud, Self::Pmd, Self::SamePage, Self::Page];
-    /// Those that differ in what moves at a time.
-    const DISTINCT: [Self; 3] = [Self::Pud, Self::Pmd, Self::Page];
-    /// Those of moves that no PUD entry fits into.
-    const SMALL: [Self; 2] = [Self::Pmd, Self::Page];
+/// At borders of PUD entries.
+pub(super) const PUD: Alignment = ("aligned to 1 GiB", [0, APART]);
+/// At borders of PMD entries, and not alike at those of PUD entries.
+pub(super) const PMD: Alignment = ("aligned to 2 MiB", [0, APART + 3 * Order::PMD.bytes()]);
+/// A page behind borders of PUD entries, both.
+pub(super) const SAME_PAGE: Alignment = ("both offset by a page", [PAGE_SIZE, APART + PAGE_SIZE]);
+/// One at such a border, one a page behind it.
+pub(super) const PAGE: Alignment = ("one offset by a page", [0, APART + PAGE_SIZE]);
 
-    /// Its name, and the two places.
-    const fn row(self) -> (&'static str, [u64; 2]) {
-        match self {
-            Self::Pud => ("aligned to 1 GiB", [0, APART]),
-            Self::Pmd => ("aligned to 2 MiB", [0, APART + 3 * Order::PMD.bytes()]),
-            Self::SamePage => ("both offset by a page", [PAGE_SIZE, APART + PAGE_SIZE]),
-            Self::Page => ("one offset by a page", [0, APART + PAGE_SIZE]),
-        }
-    }
-}
+const ALL: &[Alignment] = &[PUD, PMD, SAME_PAGE, PAGE];
+/// Those that differ in what moves at a time.
+const DISTINCT: &[Alignment] = &[PUD, PMD, PAGE];
+/// Those of moves that no PUD entry fits into.
+const SMALL: &[Alignment] = &[PMD, PAGE];
 
 /// What moves.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +54,7 @@ impl fmt::Display for Move {
             MIB.. => write!(f, "{} MiB", self.bytes / MIB)?,
             _ => write!(f, "{} KiB", self.bytes / KIB)?,
         }
-        write!(f, ", {}", self.alignment.row().0)?;
+        write!(f, ", {}", self.alignment.0)?;
         if self.folios.order > Order::ZERO {
             write!(f, ", {}", self.folios)?;
         }
@@ -89,7 +68,7 @@ impl fmt::Display for Move {
 /// Moves back and forth, `pairs` times in a round.
 pub(super) fn moves(what: Move, pairs: u64) -> impl Job + Clone {
     let Move { bytes, alignment, stride, folios, read } = what;
-    let (_, [here, there]) = alignment.row();
+    let (_, [here, there]) = alignment;
     let mut populated = false;
     move |process: &mut dyn Process| {
         if !populated {
@@ -111,7 +90,7 @@ pub(super) fn moves(what: Move, pairs: u64) -> impl Job + Clone {
         // Where nothing comes between the moves, the clock is read once.
         let time = if read { time } else { now() - start };
         let a_call = time as f64 / (2 * pairs) as f64;
-        Ok(round_figures([a_call / 1000.0, a_call / what.pages() as f64]))
+        Ok(round_figures(&[a_call / 1000.0, a_call / what.pages() as f64]))
     }
 }
 
@@ -124,28 +103,32 @@ impl Move {
 
 /// Each part with its moves.
 fn all(scale: Scale) -> [(&'static str, Vec<Move>); 3] {
-    let a_move =
-        |bytes, alignment, stride, read| Move { bytes, alignment, stride, folios: Folios::PAGES, read };
-    let (mut small, mut gib, mut large) = (Vec::new(), Vec::new(), Vec::new());
-    for (bytes, read) in
-        [(4 * KIB, false), (64 * KIB, false), (2 * MIB, false), (64 * MIB, false), (64 * MIB, true)]
-    {
-        small.extend(Alignment::SMALL.map(|alignment| a_move(bytes, alignment, 1, read)));
-    }
-    for read in [false, true] {
-        gib.extend(Alignment::ALL.map(|alignment| a_move(GIB, alignment, scale.of(STRIDE), read)));
-    }
-    let largest = scale.of(LARGEST);
-    if largest > GIB {
+    let (one, some, few) = (Folios::PAGES, scale.of(STRIDE), scale.of(FOLIO_BYTES));
+    // Bytes, in folios, of which one page in so many is present and read or not, by alignment.
+    let each = |cases: &[(u64, Folios, u64, bool, &[Alignment])]| {
+        let moves = cases.iter().flat_map(|&(bytes, folios, stride, read, alignments)| {
+            alignments.iter().map(move |&alignment| Move { bytes, alignment, stride, folios, read })
+        });
+        moves.collect::<Vec<_>>()
+    };
+    let small = each(&[
+        (4 * KIB, one, 1, false, SMALL),
+        (64 * KIB, one, 1, false, SMALL),
+        (2 * MIB, one, 1, false, SMALL),
+        (64 * MIB, one, 1, false, SMALL),
+        (64 * MIB, one, 1, true, SMALL),
+    ]);
+    let mut gib = each(&[
+        (GIB, one, some, false, ALL),
+        (GIB, one, some, true, ALL),
         // So many pages do not fit into memory: one for each table.
-        gib.extend(Alignment::DISTINCT.map(|alignment| a_move(largest, alignment, 512, false)));
+        (scale.of(LARGEST), one, 512, false, DISTINCT),
+    ]);
+    if scale.of(LARGEST) == GIB {
+        gib.truncate(2 * ALL.len());
     }
-    for folios in [Folios::of(Order::ALL[4]), Folios::PMD] {
-        let bytes = scale.of(FOLIO_BYTES);
-        large.extend(
-            Alignment::DISTINCT.map(|alignment| Move { folios, ..a_move(bytes, alignment, 1, false) }),
-        );
-    }
+    let large =
+        each(&[(few, Folios::of(Order::ALL[4]), 1, false, DISTINCT), (few, Folios::PMD, 1, false, DISTINCT)]);
     [
         ("mremap of up to 64 MiB of pages", small),
         ("mremap of 1 GiB of pages and more", gib),
@@ -153,20 +136,17 @@ fn all(scale: Scale) -> [(&'static str, Vec<Move>); 3] {
     ]
 }
 
-pub(super) fn parts(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn parts(lab: &mut Lab<'_>) -> Done {
+    let rounds = lab.scale.of(ROUNDS);
     for (title, cases) in all(lab.scale) {
         lab.part(title);
         for what in cases {
-            lab.case(&what.to_string(), |case, name| {
-                // Two sets of tables: the old ones, and those that a move needs.
-                let memory = what.pages() * PAGE_SIZE + what.bytes / 256 + 8 * MIB;
-                let terms = Terms { folios: what.folios, ..Terms::warm(memory, case.scale.of(ROUNDS)) };
-                // So that a round is long enough for the clock.
-                let job = moves(what, (GIB / what.bytes).clamp(2, 500));
-                let outcome = case.on_both(terms, 2 * APART, &job)?;
-                add_times(case, name, &outcome);
-                Ok(())
-            })?;
+            // Two sets of tables: the old ones, and those that a move needs.
+            let memory = what.pages() * PAGE_SIZE + what.bytes / 256 + 8 * MIB;
+            let terms = Terms { folios: what.folios, ..Terms::warm(memory, 2 * APART, rounds) };
+            // So that a round is long enough for the clock.
+            let job = moves(what, (GIB / what.bytes).clamp(2, 500));
+            lab.both(&what.to_string(), terms, job, &ROWS)?;
         }
     }
     Ok(())

@@ -4,15 +4,11 @@
 //! the clock of the lists ticks.
 
 use super::{BLOCK_RAM, SEED};
-use crate::error::LabError;
-use crate::experiment::Lab;
 use crate::harness::{BlockCase, Load, round};
 use crate::machine::{Machine, MachineSpec};
+use crate::prelude::*;
 use crate::quire::PinHeld;
-use crate::report::Metric;
-use quire_arch::{Order, PAGE_SIZE};
-use quire_frame::{FrameConfig, FramePcp, PcpTechnique};
-use quire_host::HostPlatform;
+use quire_frame::{FrameConfig, FramePcp};
 
 const CPUS: usize = 2;
 /// Rounds of work before the CPUs go idle.
@@ -21,53 +17,35 @@ const ROUNDS: u64 = 6;
 /// busy, and the bound of the lists.
 const MOST_TICKS: u32 = 1 + FramePcp::<HostPlatform>::TICKS_TO_EMPTY;
 
-const BUSY: Metric = Metric::lower("held_when_work_ends", "KiB");
-const TICK: Metric = Metric::lower("held_after_2_ticks", "KiB");
-const TICKS: Metric = Metric::lower("ticks_to_empty", "ticks");
+/// What lists held when work ended, and after two ticks; and the ticks until they were empty.
+const ROWS: [Row; 3] = [
+    Row::lower("held_when_work_ends", "KiB", 0, |pages| pages.last() * 4.0),
+    Row::lower("held_after_2_ticks", "KiB", 1, |pages| pages.last() * 4.0),
+    Row::lower("ticks_to_empty", "ticks", 2, Series::last),
+];
 
-/// What a strategy's lists held: when work ended, and after two ticks; and the ticks until they were empty.
-#[derive(Default)]
-struct Held {
-    busy: u64,
-    after_two: u64,
-    ticks: u32,
-}
-
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
+    let ram = lab.scale.of(BLOCK_RAM);
     lab.part("Memory on the lists of 2 CPUs that go idle");
-    lab.case("idle CPUs", |case, name| {
-        let ram = case.scale.of(BLOCK_RAM);
-        let all = case.each(|techniques| idle(ram, techniques.pcp))?;
-        case.of_each(
-            name,
-            &all,
-            &[
-                (BUSY, &|held: &Held| held.busy as f64 * 4.0),
-                (TICK, &|held: &Held| held.after_two as f64 * 4.0),
-                (TICKS, &|held: &Held| f64::from(held.ticks)),
-            ],
-        );
-        Ok(())
-    })
+    lab.once("idle CPUs", |techniques| idle(ram, techniques), &ROWS)
 }
 
-fn idle(ram: u64, pcp: PcpTechnique) -> Result<(Held, Vec<String>), LabError> {
-    let frames = FrameConfig { pcp, ..FrameConfig::default() };
+fn idle(ram: u64, techniques: Techniques) -> Done<(RoundFigures, Vec<String>)> {
+    let frames = FrameConfig { pcp: techniques.pcp, ..FrameConfig::default() };
     let machine = Machine::new(MachineSpec { frames, ..MachineSpec::new(ram, CPUS) })?;
     let free = machine.free_when_drained();
     for number in 0..ROUNDS {
         for order in [Order::ZERO, Order::ALL[3], Order::PMD] {
-            let load = Load::fitting(ram / PAGE_SIZE, order, CPUS, SEED ^ number);
+            let load = Load::of_part(Load::FITTING, ram / PAGE_SIZE, order, CPUS, SEED ^ number);
             round(&PinHeld(&machine), BlockCase::Bulk, load)?;
         }
     }
-    let mut held = Held { busy: machine.held(), ..Held::default() };
-    while machine.held() > 0 && held.ticks < MOST_TICKS {
-        machine.pinned_on(0, |pin| machine.frames().pcp().age_lists(pin));
-        machine.on_cpu(0, || machine.frames().pcp().give_back_in_portions());
-        held.ticks += 1;
-        if held.ticks == 2 {
-            held.after_two = machine.held();
+    let (busy, mut after_two, mut ticks) = (machine.held(), 0, 0);
+    while machine.held() > 0 && ticks < MOST_TICKS {
+        machine.tick(0);
+        ticks += 1;
+        if ticks == 2 {
+            after_two = machine.held();
         }
     }
     let mut findings = Vec::new();
@@ -75,5 +53,5 @@ fn idle(ram: u64, pcp: PcpTechnique) -> Result<(Held, Vec<String>), LabError> {
         findings.push(format!("the lists hold {} frames after {MOST_TICKS} ticks", machine.held()));
     }
     findings.extend(machine.findings(free));
-    Ok((held, findings))
+    Ok((round_figures(&[busy as f64, after_two as f64, f64::from(ticks)]), findings))
 }

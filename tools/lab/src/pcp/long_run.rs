@@ -6,17 +6,12 @@
 //! huge page.
 
 use super::SEED;
-use super::comparison::{CONTENDED, PEAK_HELD, TAKES};
+use super::comparison::costs;
 use super::traffic::Traffic;
-use crate::error::LabError;
-use crate::experiment::Lab;
 use crate::machine::{Counts, Machine, MachineSpec};
+use crate::prelude::*;
 use crate::quire::LAB;
-use crate::report::Metric;
-use crate::scale::{GIB, MIB};
-use quire_arch::{Order, Pin};
 use quire_frame::{AllocRequest, FrameConfig, Migratetype};
-use quire_host::HostPlatform;
 
 /// RAM in bytes.
 const RAM: [u64; 3] = [GIB, 128 * MIB, 64 * MIB];
@@ -28,112 +23,85 @@ const EFFORT_EVERY: u64 = 30;
 /// How much of memory is in use.
 const USE: f64 = 0.8;
 
-const SUCCESS: Metric = Metric::higher("order9_success", "%");
-const WITH_EFFORT: Metric = Metric::higher("order9_success_after_drain", "%");
-const EMPTIABLE: Metric = Metric::higher("movable_page_blocks", "%");
-const UNUSABLE: Metric = Metric::lower("order9_unusable_free", "%");
+/// Of the attempts at a huge page, one a second, those that succeeded, without effort and with what the lists
+/// hold; page blocks that hold nothing but what can be moved; free memory that no huge page could come from.
+const ROWS: [Row; 4] = [
+    Row::higher("order9_success", "%", 0, Series::last),
+    Row::higher("order9_success_after_drain", "%", 1, Series::last),
+    Row::higher("movable_page_blocks", "%", EMPTIABLE, Series::last),
+    Row::lower("order9_unusable_free", "%", 3, Series::last),
+];
+const EMPTIABLE: usize = 2;
 
-/// The figures of a run.
-#[derive(Default, PartialEq, Debug)]
-struct Life {
-    /// Attempts at a huge page, one a second.
-    attempts: u64,
-    /// Those that succeeded without effort.
-    at_once: u64,
-    /// Attempts with effort: with what the lists hold.
-    efforts: u64,
-    /// Those that succeeded.
-    with_effort: u64,
-    /// Sum of the parts of free memory that no huge page could come from, one for each attempt.
-    unusable: f64,
-    /// Sum of the parts of all page blocks that hold nothing but what can be moved.
-    emptiable: f64,
-    counts: Counts,
-    allocated: u64,
-    held: u64,
-}
-
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
     let (ram, seconds) = (lab.scale.of(RAM), lab.scale.of(SECONDS));
     let use_ = USE * 100.0;
     lab.part(format!("{seconds} simulated seconds of traffic at {use_} % use; lock takes for 1000"));
+    let rows: Vec<Row> = ROWS.into_iter().chain(costs(ROWS.len(), ROWS.len() + 2)).collect();
     for (name, ignore_mobility) in [("long run", false), ("long run without mobility grouping", true)] {
-        lab.case(name, |case, name| {
-            let lives = case.each(|techniques| {
-                let pcp = techniques.pcp;
-                simulate(ram, seconds, FrameConfig { pcp, ignore_mobility, ..FrameConfig::default() })
-            })?;
-            let percent = |part: f64, count: u64| part * 100.0 / count.max(1) as f64;
-            let a_thousand = |count: u64, life: &Life| count as f64 * 1000.0 / life.allocated as f64;
-            case.of_each(
-                name,
-                &lives,
-                &[
-                    (SUCCESS, &|life: &Life| percent(life.at_once as f64, life.attempts)),
-                    (WITH_EFFORT, &|life: &Life| percent(life.with_effort as f64, life.efforts)),
-                    (EMPTIABLE, &|life: &Life| percent(life.emptiable, life.attempts)),
-                    (UNUSABLE, &|life: &Life| percent(life.unusable, life.attempts)),
-                    (TAKES, &|life: &Life| a_thousand(life.counts.takes, life)),
-                    (CONTENDED, &|life: &Life| a_thousand(life.counts.contended, life)),
-                    (PEAK_HELD, &|life: &Life| life.held as f64 * 4.0),
-                ],
-            );
-            Ok(())
-        })?;
+        let config = |pcp| FrameConfig { pcp, ignore_mobility, ..FrameConfig::default() };
+        lab.once(name, |techniques| simulate(ram, seconds, config(techniques.pcp)), &rows)?;
     }
     Ok(())
 }
 
-fn simulate(ram: u64, seconds: u64, frames: FrameConfig) -> Result<(Life, Vec<String>), LabError> {
+/// The figures of a run. Those of attempts are in percent, the zone lock's for 1000 allocations.
+fn simulate(ram: u64, seconds: u64, frames: FrameConfig) -> Done<(RoundFigures, Vec<String>)> {
     let machine = Machine::new(MachineSpec { frames, ..MachineSpec::new(ram, CPUS) })?;
     let free = machine.free_when_drained();
     let mut traffic = Traffic::new(&machine, USE, seconds, SEED);
-    let mut outcome = Life::default();
+    let mut counts = Counts::default();
+    let (mut attempts, mut efforts, mut at_once, mut with_effort) = (0_u64, 0, 0, 0);
+    let (mut unusable, mut emptiable) = (0.0, 0.0);
     for second in 0..seconds {
         let cpu = second as usize % CPUS;
-        let (result, counts) = machine.counted(|| {
-            machine.pinned_on(cpu, |pin| machine.frames().pcp().age_lists(pin));
-            machine.on_cpu(cpu, || machine.frames().pcp().give_back_in_portions());
+        let (result, more) = machine.counted(|| {
+            machine.tick(cpu);
             machine.pinned_on(cpu, |pin| traffic.second(pin))
         });
         result?;
-        outcome.counts += counts;
+        counts.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         // During a surge there is no memory for huge pages, and no program would try.
-        if !traffic.is_surging() {
-            outcome.unusable += unusable(&machine);
-            outcome.emptiable += traffic.emptiable();
-            machine.pinned_on(cpu, |pin| attempt(&machine, pin, &mut outcome))?;
+        if traffic.is_surging() {
+            continue;
+        }
+        unusable += unusable_part(&machine);
+        emptiable += traffic.emptiable();
+        let request = AllocRequest::new(Order::PMD, LAB).movability(Migratetype::Movable);
+        attempts += 1;
+        at_once += u64::from(succeeds(&machine, cpu, request.without_drain())?);
+        // Now and then as a caller that can wait.
+        if attempts.is_multiple_of(EFFORT_EVERY) {
+            efforts += 1;
+            with_effort += u64::from(succeeds(&machine, cpu, request)?);
         }
     }
-    outcome.allocated = traffic.allocated;
-    outcome.held = machine.peak_held();
+    let percent = |part: f64, count: u64| part * 100.0 / count.max(1) as f64;
+    let a_thousand = |count: u64| count as f64 * 1000.0 / traffic.allocated as f64;
+    let figures = round_figures(&[
+        percent(at_once as f64, attempts),
+        percent(with_effort as f64, efforts),
+        percent(emptiable, attempts),
+        percent(unusable, attempts),
+        a_thousand(counts[0]),
+        a_thousand(counts[1]),
+        machine.peak_held() as f64 * 4.0,
+    ]);
     machine.pinned_on(0, |pin| traffic.end(pin))?;
-    Ok((outcome, machine.findings(free)))
+    Ok((figures, machine.findings(free)))
 }
 
-/// Tries to allocate a huge page: without effort, and now and then as a caller that can wait.
-fn attempt(machine: &Machine, pin: &Pin<'_, HostPlatform>, outcome: &mut Life) -> Result<(), LabError> {
-    let frames = machine.frames();
-    let request = AllocRequest::new(Order::PMD, LAB).movability(Migratetype::Movable);
-    let give_back = |pfn| frames.free(pin, pfn, Order::PMD).map_err(|error| LabError::Kept(pfn, error));
-    outcome.attempts += 1;
-    let ready = frames.allocate(pin, request.without_drain());
-    if let Ok(pfn) = ready {
-        outcome.at_once += 1;
-        give_back(pfn)?;
-    }
-    if outcome.attempts.is_multiple_of(EFFORT_EVERY) {
-        outcome.efforts += 1;
-        if let Ok(pfn) = frames.allocate(pin, request) {
-            outcome.with_effort += 1;
-            give_back(pfn)?;
-        }
-    }
-    Ok(())
+/// Whether a huge page can be allocated, which is freed again.
+fn succeeds(machine: &Machine, cpu: usize, request: AllocRequest) -> Done<bool> {
+    machine.pinned_on(cpu, |pin| {
+        let Ok(pfn) = machine.frames().allocate(pin, request) else { return Ok(false) };
+        let freed = machine.frames().free(pin, pfn, Order::PMD);
+        freed.map(|()| true).map_err(|error| LabError::Kept(pfn, error))
+    })
 }
 
 /// The part of free memory that no huge page can come from.
-fn unusable(machine: &Machine) -> f64 {
+fn unusable_part(machine: &Machine) -> f64 {
     let (mut free, mut usable) = (0, 0);
     for zone in machine.frames().reports().zone_reports() {
         free += zone.free + zone.pcp;
@@ -158,7 +126,7 @@ mod tests {
             };
             let [grouped, mixed] = [false, true].map(run);
             assert_eq!((&grouped, &mixed), (&run(false), &run(true)));
-            assert!(grouped.0.emptiable > mixed.0.emptiable, "{pcp:?}: {grouped:?} {mixed:?}");
+            assert!(grouped.0[EMPTIABLE] > mixed.0[EMPTIABLE], "{pcp:?}: {grouped:?} {mixed:?}");
         }
     }
 }

@@ -11,8 +11,7 @@ mod packets;
 mod pipes;
 mod traffic;
 
-use crate::experiment::Experiment;
-use crate::scale::{GIB, MIB};
+use crate::prelude::*;
 use crate::technique::PCP;
 
 /// RAM where blocks are only allocated and freed, in bytes.

@@ -6,17 +6,11 @@
 //! the socket's buffer.
 
 use super::OBJECT_RAM;
-use super::comparison::{Comparison, Round, Workload, slowest, timed_on_cpus};
-use crate::crew::pause;
-use crate::error::LabError;
-use crate::experiment::Lab;
+use super::comparison::{SLABS, compare, figures, slowest, timed_on_cpus};
+use crate::crew::Ring;
 use crate::machine::{Machine, MachineSpec};
 use crate::objects::{LARGEST, Object, Objects};
-use crate::report::Metric;
-use crate::rounds::Series;
-use core::sync::atomic::{AtomicBool, Ordering};
-use crossbeam_queue::ArrayQueue;
-use quire_arch::Platform;
+use crate::prelude::*;
 use std::hint::black_box;
 
 /// Messages in a round.
@@ -33,123 +27,84 @@ const TRAILER: usize = 320;
 /// What a socket holds before its sender has to wait (Linux's default of `rmem_max`).
 const SOCKET_BYTES: usize = 212_992;
 
-const THROUGHPUT: Metric = Metric::higher("throughput", "Mbit/s");
-const BLOCKS: Metric = Metric::lower("blocks_taken", "per 1000 messages");
+/// Every round sends as much, so the mean time of a bit gives the harmonic mean of the rates.
+const ROWS: [Row; 3] = [
+    Row::higher("throughput", "Mbit/s", 1, |times| 1000.0 / times.mean().max(1e-12)),
+    Row::Ratio(0),
+    Row::lower("blocks_taken", "per 1000 messages", SLABS, Series::mean),
+];
 
 struct Message {
     header: Object,
     data: Object,
 }
 
-struct Packets {
-    objects: Objects,
-    size: usize,
-    messages: usize,
-}
-
-impl Packets {
-    /// Sends every message, or stops at the first allocation failure.
-    fn send(&self, machine: &Machine, ring: &ArrayQueue<Message>) -> Result<(), LabError> {
-        let frames = machine.frames();
-        let payload = vec![7; self.size];
-        for _ in 0..self.messages {
-            // Pinned for a message: a system call is usually not disturbed between its two allocations.
-            let pin = frames.platform().pin();
-            let mut header = self.objects.allocate(frames, &pin, HEADER)?;
-            let data = self.objects.allocate(frames, &pin, self.size + TRAILER);
-            let mut data = match data {
-                Ok(data) => data,
-                Err(error) => {
-                    // SAFETY: allocated from these objects just now.
-                    unsafe { self.objects.free(frames, &pin, header) };
-                    return Err(error.into());
-                }
-            };
-            drop(pin);
-            header.write(&[1; 64]);
-            data.write(black_box(&payload));
-            let mut message = Message { header, data };
-            let mut attempt = 0;
-            while let Err(back) = ring.push(message) {
-                message = back;
-                pause(attempt);
-                attempt += 1;
+/// Sends so many messages, or stops at the first allocation failure.
+fn send(objects: &Objects<'_>, (messages, size): (usize, usize), ring: &Ring<Message>) -> Done {
+    let platform = objects.machine().frames().platform();
+    let payload = vec![7; size];
+    for _ in 0..messages {
+        // Pinned for a message: a system call is usually not disturbed between its two allocations.
+        let pin = platform.pin();
+        let mut header = objects.allocate(&pin, HEADER)?;
+        let mut data = match objects.allocate(&pin, size + TRAILER) {
+            Ok(data) => data,
+            Err(error) => {
+                // SAFETY: allocated from these objects just now.
+                unsafe { objects.free(&pin, header) };
+                return Err(error.into());
             }
-        }
-        Ok(())
-    }
-
-    /// Receives until no message can follow.
-    fn receive(&self, machine: &Machine, ring: &ArrayQueue<Message>, done: &AtomicBool) {
-        let frames = machine.frames();
-        let mut payload = vec![0; self.size];
-        let mut attempt = 0;
-        loop {
-            // Read before the ring is; pairs with the store after the last message.
-            let last = done.load(Ordering::Acquire);
-            let Some(Message { header, data }) = ring.pop() else {
-                if last {
-                    return;
-                }
-                pause(attempt);
-                attempt += 1;
-                continue;
-            };
-            attempt = 0;
-            data.read(black_box(&mut payload));
-            let pin = frames.platform().pin();
-            // SAFETY: the sender allocated both from these objects.
-            unsafe {
-                self.objects.free(frames, &pin, data);
-                self.objects.free(frames, &pin, header);
-            }
-        }
-    }
-}
-
-impl Workload for Packets {
-    fn round(&mut self, machine: &Machine, _number: usize) -> Result<Round, LabError> {
-        let ring = ArrayQueue::new((SOCKET_BYTES / (HEADER + self.size + TRAILER)).max(2));
-        let done = AtomicBool::new(false);
-        let (threads, mut counts) = timed_on_cpus(machine, 2, |number| {
-            if number > 0 {
-                self.receive(machine, &ring, &done);
-                return Ok(());
-            }
-            let sent = self.send(machine, &ring);
-            done.store(true, Ordering::Release);
-            sent
-        });
-        let time = slowest(threads)?;
-        if self.size + TRAILER > LARGEST {
-            counts.slabs += self.messages as u64;
-        }
-        Ok(Round { figures: vec![time / self.messages as f64], counts, operations: self.messages as u64 })
-    }
-
-    fn end(&mut self, machine: &Machine) {
-        self.objects.shrink(machine);
-    }
-}
-
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
-    lab.part("Packets, 2 threads: harmonic mean of the rounds; lock takes for 1000 messages");
-    for size in SIZES {
-        lab.case(&format!("packets of {size} bytes"), |case, name| {
-            let [rounds, messages] = [ROUNDS, MESSAGES].map(|amounts| case.scale.of(amounts));
-            let spec = MachineSpec { backed: true, ..MachineSpec::new(case.scale.of(OBJECT_RAM), 2) };
-            let comparison = Comparison::run(case, spec, rounds, |machine| {
-                Ok(Packets { objects: Objects::new(machine)?, size, messages })
-            })?;
-            // Every round sends as much, so the mean time gives the harmonic mean of the rates.
-            let bits = size as f64 * 8.0;
-            let rate = |times: &Series| bits * 1000.0 / times.mean().max(1e-9);
-            case.add(name, THROUGHPUT, comparison.outcome.values(0, rate));
-            case.ratio(name, &comparison.outcome, 0);
-            comparison.add_blocks(case, name, BLOCKS);
-            comparison.add_costs(case, name);
-            Ok(())
-        })?;
+        };
+        drop(pin);
+        header.write(&[1; 64]);
+        data.write(black_box(&payload));
+        ring.send(Message { header, data });
     }
     Ok(())
+}
+
+/// Receives until no message can follow.
+fn receive(objects: &Objects<'_>, size: usize, ring: &Ring<Message>) {
+    let platform = objects.machine().frames().platform();
+    let mut payload = vec![0; size];
+    while let Some(Message { header, data }) = ring.receive() {
+        data.read(black_box(&mut payload));
+        let pin = platform.pin();
+        // SAFETY: the sender allocated both from these objects.
+        unsafe {
+            objects.free(&pin, data);
+            objects.free(&pin, header);
+        }
+    }
+}
+
+fn packets(machine: &Machine, messages: usize, size: usize) -> Done<Rounds<'_>> {
+    let objects = Objects::new(machine)?;
+    Ok(Box::new(move |_| {
+        let ring = Ring::new((SOCKET_BYTES / (HEADER + size + TRAILER)).max(2));
+        let (threads, mut counts) = timed_on_cpus(machine, 2, |number| {
+            if number > 0 {
+                receive(&objects, size, &ring);
+                return Ok(());
+            }
+            let sent = send(&objects, (messages, size), &ring);
+            ring.finish();
+            sent
+        });
+        let time = slowest(threads)? / messages as f64;
+        if size + TRAILER > LARGEST {
+            counts[2] += messages as u64;
+        }
+        Ok(figures(&[time, time / (8 * size) as f64], counts, messages))
+    }))
+}
+
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
+    let [rounds, messages] = [ROUNDS, MESSAGES].map(|amounts| lab.scale.of(amounts));
+    let spec = MachineSpec { backed: true, ..MachineSpec::new(lab.scale.of(OBJECT_RAM), 2) };
+    lab.part("Packets, 2 threads: harmonic mean of the rounds; lock takes for 1000 messages");
+    SIZES.into_iter().try_for_each(|size| {
+        let (name, rows) = (format!("packets of {size} bytes"), [(String::new(), &ROWS[..])]);
+        compare(lab, &name, (spec, rounds), |machine| packets(machine, messages, size), &rows)
+    })
 }

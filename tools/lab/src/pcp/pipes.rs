@@ -6,16 +6,13 @@
 //! scheduler out of the figures. Half of the messages change threads on their way.
 
 use super::OBJECT_RAM;
-use super::comparison::{Comparison, Round, Workload, slowest, timed_on_cpus};
+use super::comparison::{TIMES, compare, figures, slowest, timed_on_cpus};
 use crate::crew::pause;
-use crate::error::LabError;
-use crate::experiment::Lab;
 use crate::machine::{Machine, MachineSpec};
 use crate::objects::{Object, Objects};
+use crate::prelude::*;
 use core::sync::atomic::{AtomicBool, Ordering};
 use crossbeam_queue::ArrayQueue;
-use quire_arch::{Pin, Platform};
-use quire_host::HostPlatform;
 
 /// Groups of senders and receivers.
 const GROUPS: [usize; 3] = [8, 2, 1];
@@ -32,8 +29,8 @@ const SIZES: [usize; 4] = [100, 512, 2048, 4096];
 /// Messages that a task sends or receives before the next one's turn.
 const TURN: usize = 16;
 
-struct Pipes {
-    objects: Objects,
+struct Pipes<'m> {
+    objects: Objects<'m>,
     groups: usize,
     /// From each sender to each receiver of its group.
     messages: usize,
@@ -48,11 +45,7 @@ struct Task {
     left: usize,
 }
 
-impl Pipes {
-    fn messages(&self) -> u64 {
-        (self.groups * MEMBERS * MEMBERS * self.messages) as u64
-    }
-
+impl Pipes<'_> {
     /// The tasks of a thread. Receivers are assigned in pairs, so that each sender has as many on its own
     /// thread as on the other one.
     fn tasks(&self, thread: usize) -> Vec<Task> {
@@ -60,19 +53,12 @@ impl Pipes {
         let senders = (0..MEMBERS).filter(|member| member % THREADS == thread).map(|_| None);
         let receivers = (0..MEMBERS).filter(|member| member / 2 % THREADS == thread).map(Some);
         let members: Vec<Option<usize>> = senders.chain(receivers).collect();
-        (0..self.groups)
-            .flat_map(|group| members.iter().map(move |&pipe| Task { group, pipe, left }))
-            .collect()
+        let of_group = |group| members.iter().map(move |&pipe| Task { group, pipe, left });
+        (0..self.groups).flat_map(of_group).collect()
     }
 
     /// A turn of a task. Returns whether it could do anything.
-    fn turn(
-        &self,
-        machine: &Machine,
-        pin: &Pin<'_, HostPlatform>,
-        pipes: &[ArrayQueue<Object>],
-        task: &mut Task,
-    ) -> Result<bool, LabError> {
+    fn turn(&self, pin: &Pin<'_, HostPlatform>, pipes: &[ArrayQueue<Object>], task: &mut Task) -> Done<bool> {
         let before = task.left;
         let mut text = [7; SIZES[SIZES.len() - 1]];
         for _ in 0..TURN.min(before) {
@@ -80,7 +66,7 @@ impl Pipes {
                 let Some(object) = pipes[task.group * MEMBERS + pipe].pop() else { break };
                 object.read(&mut text);
                 // SAFETY: the sender allocated it from these objects.
-                unsafe { self.objects.free(machine.frames(), pin, object) };
+                unsafe { self.objects.free(pin, object) };
             } else {
                 let pipe = &pipes[task.group * MEMBERS + task.left % MEMBERS];
                 // Only other senders fill it meanwhile, so it may still turn out to be full below.
@@ -89,11 +75,11 @@ impl Pipes {
                 }
                 // Not always the same size into the same pipe.
                 let size = SIZES[(task.left + task.left / MEMBERS) % SIZES.len()];
-                let mut object = self.objects.allocate(machine.frames(), pin, size)?;
+                let mut object = self.objects.allocate(pin, size)?;
                 object.write(&text[..size]);
                 if let Err(back) = pipe.push(object) {
                     // SAFETY: from these objects, just now.
-                    unsafe { self.objects.free(machine.frames(), pin, back) };
+                    unsafe { self.objects.free(pin, back) };
                     break;
                 }
             }
@@ -103,19 +89,14 @@ impl Pipes {
     }
 
     /// Runs the thread's tasks to their ends, or until one of any thread fails.
-    fn run(
-        &self,
-        machine: &Machine,
-        thread: usize,
-        pipes: &[ArrayQueue<Object>],
-        failed: &AtomicBool,
-    ) -> Result<(), LabError> {
+    fn run(&self, thread: usize, pipes: &[ArrayQueue<Object>], failed: &AtomicBool) -> Done {
+        let platform = self.objects.machine().frames().platform();
         let mut tasks = self.tasks(thread);
         let mut attempt = 0;
         while !tasks.is_empty() && !failed.load(Ordering::Relaxed) {
             let mut progress = false;
             for task in &mut tasks {
-                let turn = self.turn(machine, &machine.frames().platform().pin(), pipes, task);
+                let turn = self.turn(&platform.pin(), pipes, task);
                 progress |= turn.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
             }
             tasks.retain(|task| task.left > 0);
@@ -126,35 +107,27 @@ impl Pipes {
         }
         Ok(())
     }
-}
 
-impl Workload for Pipes {
-    fn round(&mut self, machine: &Machine, _number: usize) -> Result<Round, LabError> {
-        let pipes: Vec<ArrayQueue<Object>> =
-            (0..self.groups * MEMBERS).map(|_| ArrayQueue::new(PIPE_SLOTS)).collect();
-        let failed = AtomicBool::new(false);
-        let (threads, counts) =
-            timed_on_cpus(machine, THREADS, |number| self.run(machine, number, &pipes, &failed));
-        let time = slowest(threads)?;
-        Ok(Round { figures: vec![time / self.messages() as f64], counts, operations: self.messages() })
-    }
-
-    fn end(&mut self, machine: &Machine) {
-        self.objects.shrink(machine);
+    fn round(&self) -> Done<RoundFigures> {
+        let pipes = (0..self.groups * MEMBERS).map(|_| ArrayQueue::new(PIPE_SLOTS));
+        let (pipes, failed) = (pipes.collect::<Vec<_>>(), AtomicBool::new(false));
+        let machine = self.objects.machine();
+        let (threads, counts) = timed_on_cpus(machine, THREADS, |number| self.run(number, &pipes, &failed));
+        let messages = self.groups * MEMBERS * MEMBERS * self.messages;
+        Ok(figures(&[slowest(threads)? / messages as f64], counts, messages))
     }
 }
 
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+fn pipes(machine: &Machine, groups: usize, messages: usize) -> Done<Rounds<'_>> {
+    let pipes = Pipes { objects: Objects::new(machine)?, groups, messages };
+    Ok(Box::new(move |_| pipes.round()))
+}
+
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
     let [groups, messages, rounds] = [GROUPS, MESSAGES, ROUNDS].map(|amounts| lab.scale.of(amounts));
+    let spec = MachineSpec { backed: true, ..MachineSpec::new(lab.scale.of(OBJECT_RAM), THREADS) };
     lab.part("Pipes, 2 threads: ns for each message; lock takes for 1000 messages");
     let name = format!("pipes, {groups} groups of {MEMBERS} senders and {MEMBERS} receivers");
-    lab.case(&name, |case, name| {
-        let spec = MachineSpec { backed: true, ..MachineSpec::new(case.scale.of(OBJECT_RAM), THREADS) };
-        let comparison = Comparison::run(case, spec, rounds, |machine| {
-            Ok(Pipes { objects: Objects::new(machine)?, groups, messages })
-        })?;
-        comparison.add_times(case, name, 0);
-        comparison.add_costs(case, name);
-        Ok(())
-    })
+    let rows = [(String::new(), &TIMES[0][..])];
+    compare(lab, &name, (spec, rounds), |machine| pipes(machine, groups, messages), &rows)
 }

@@ -14,14 +14,14 @@
 //! Allocations of the same time take turns of a few pages, as on several CPUs. The clock is simulated, and
 //! one thread does everything, on the machine's CPUs in turn, so a seed decides the whole run.
 
-use crate::error::LabError;
 use crate::machine::Machine;
+use crate::prelude::*;
 use crate::quire::LAB;
 use fastrand::Rng;
-use quire_arch::{Order, Pfn, Pin};
+use quire_arch::Pfn;
 use quire_frame::{AllocRequest, Migratetype, PAGEBLOCK_ORDER};
-use quire_host::HostPlatform;
 use std::collections::VecDeque;
+use std::mem::take;
 
 /// What was allocated.
 #[derive(Clone, Copy)]
@@ -66,16 +66,20 @@ const SURGE: u64 = 10;
 /// Use during a surge.
 const SURGE_USE: f64 = 0.97;
 
-/// The entry that a number below the sum of the shares stands for.
-fn choose<T: Copy>(random: &mut Rng, shares: &[(u32, T)]) -> T {
+/// One of the choices, each as often as its share says.
+pub(super) fn choose<T: Copy>(random: &mut Rng, shares: &[(u32, T)]) -> T {
     let mut number = random.u32(0..shares.iter().map(|&(share, _)| share).sum());
-    for &(share, choice) in &shares[..shares.len() - 1] {
-        if number < share {
-            return choice;
-        }
-        number -= share;
+    let mut place = 0;
+    while number >= shares[place].0 {
+        number -= shares[place].0;
+        place += 1;
     }
-    shares[shares.len() - 1].1
+    shares[place].1
+}
+
+/// An order of those.
+fn choose_order(random: &mut Rng, shares: &[(u32, u8)]) -> Order {
+    Order::new(choose(random, shares)).unwrap_or(Order::ZERO)
 }
 
 struct SimulatedProcess {
@@ -135,14 +139,12 @@ impl<'m> Traffic<'m> {
     }
 
     /// The next second.
-    pub(super) fn second(&mut self, pin: &OnCpu<'_>) -> Result<(), LabError> {
+    pub(super) fn second(&mut self, pin: &OnCpu<'_>) -> Done {
         self.now += 1;
         self.wanted = if self.is_surging() { self.surge } else { self.steady };
         self.end_processes(pin)?;
-        if let Some(due) = self.slabs.get_mut(self.now as usize) {
-            let due = std::mem::take(due);
-            self.free_all(pin, due)?;
-        }
+        let due = self.slabs.get_mut(self.now as usize).map(take);
+        self.free_all(pin, due.into_iter().flatten())?;
         self.start_processes();
         let cached = (self.steady as f64 * (1.0 - PROCESSES)) as u64;
         let mut reads = (cached / CACHE_AGE).max(TURN);
@@ -169,28 +171,17 @@ impl<'m> Traffic<'m> {
     }
 
     /// Ends everything.
-    pub(super) fn end(mut self, pin: &OnCpu<'_>) -> Result<(), LabError> {
-        for process in std::mem::take(&mut self.processes) {
-            self.free_all(pin, process.blocks)?;
-        }
-        for slabs in std::mem::take(&mut self.slabs) {
-            self.free_all(pin, slabs)?;
-        }
-        let cache = std::mem::take(&mut self.cache);
-        self.free_all(pin, cache.into())
+    pub(super) fn end(mut self, pin: &OnCpu<'_>) -> Done {
+        let processes = take(&mut self.processes).into_iter().flat_map(|process| process.blocks);
+        let slabs = take(&mut self.slabs).into_iter().flatten();
+        let cache = take(&mut self.cache);
+        self.free_all(pin, processes.chain(slabs).chain(cache))
     }
 
-    fn end_processes(&mut self, pin: &OnCpu<'_>) -> Result<(), LabError> {
+    fn end_processes(&mut self, pin: &OnCpu<'_>) -> Done {
         let now = self.now;
-        let mut over = Vec::new();
-        self.processes.retain_mut(|process| {
-            let ends = process.ends <= now;
-            if ends {
-                over.push((process.wants, std::mem::take(&mut process.blocks)));
-            }
-            !ends
-        });
-        for (wants, blocks) in over {
+        let over: Vec<_> = self.processes.extract_if(.., |process| process.ends <= now).collect();
+        for SimulatedProcess { wants, blocks, .. } in over {
             self.committed -= wants + blocks.iter().map(|block| block.order.pages()).sum::<u64>();
             self.free_all(pin, blocks)?;
         }
@@ -219,7 +210,7 @@ impl<'m> Traffic<'m> {
     }
 
     /// One turn for every process that still grows. Returns whether there is one.
-    fn grow(&mut self, pin: &OnCpu<'_>) -> Result<bool, LabError> {
+    fn grow(&mut self, pin: &OnCpu<'_>) -> Done<bool> {
         let mut growing = false;
         for at in 0..self.processes.len() {
             if self.processes[at].wants == 0 {
@@ -228,51 +219,45 @@ impl<'m> Traffic<'m> {
             growing = true;
             let mut turn = TURN.min(self.processes[at].wants);
             while turn > 0 {
-                let folio = choose(&mut self.random, &FOLIOS);
-                let order =
-                    Order::new(folio).filter(|order| order.pages() <= turn.max(TURN)).unwrap_or(Order::ZERO);
-                let order = if order.pages() <= self.processes[at].wants { order } else { Order::ZERO };
+                let order = choose_order(&mut self.random, &FOLIOS);
+                let fits = order.pages() <= TURN.min(self.processes[at].wants);
+                let order = if fits { order } else { Order::ZERO };
                 let block = self.allocate(pin, order, Migratetype::Movable)?;
-                self.keep(at, block);
+                self.keep(at, block, true);
                 turn = turn.saturating_sub(block.order.pages());
             }
             // The odds are those of a table for each 512 pages, and of a slab for each 128.
             if self.random.u64(0..512) < TURN {
                 let table = self.allocate(pin, Order::ZERO, Migratetype::Unmovable)?;
-                self.keep_extra(at, table);
+                self.keep(at, table, false);
             }
             if self.random.u64(0..128) < TURN {
                 let slab = self.slab(pin, Migratetype::Unmovable)?;
                 if self.random.u32(0..10) == 0 {
                     self.keep_slab(slab, LONG_SLAB);
                 } else {
-                    self.keep_extra(at, slab);
+                    self.keep(at, slab, false);
                 }
             }
         }
         Ok(growing)
     }
 
-    /// Gives process `at` a block that it wanted.
-    fn keep(&mut self, at: usize, block: Block) {
+    /// Gives process `at` a block: one that it wanted, or on top of what it wanted.
+    fn keep(&mut self, at: usize, block: Block, wanted: bool) {
         let process = &mut self.processes[at];
         let pages = block.order.pages();
-        self.committed += pages.saturating_sub(process.wants);
-        process.wants = process.wants.saturating_sub(pages);
+        let given = if wanted { pages.min(process.wants) } else { 0 };
+        self.committed += pages - given;
+        process.wants -= given;
         process.blocks.push(block);
     }
 
-    /// Gives process `at` a block on top of what it wanted.
-    fn keep_extra(&mut self, at: usize, block: Block) {
-        self.committed += block.order.pages();
-        self.processes[at].blocks.push(block);
-    }
-
     /// Reads `pages` pages into the cache.
-    fn read(&mut self, pin: &OnCpu<'_>, pages: u64) -> Result<(), LabError> {
+    fn read(&mut self, pin: &OnCpu<'_>, pages: u64) -> Done {
         let mut left = pages;
         while left > 0 {
-            let order = Order::new(choose(&mut self.random, &READS)).unwrap_or(Order::ZERO);
+            let order = choose_order(&mut self.random, &READS);
             let block = self.allocate(pin, order, Migratetype::Movable)?;
             left = left.saturating_sub(block.order.pages());
             self.cache.push_back(block);
@@ -284,34 +269,27 @@ impl<'m> Traffic<'m> {
         Ok(())
     }
 
-    fn slab(&mut self, pin: &OnCpu<'_>, migratetype: Migratetype) -> Result<Block, LabError> {
-        let order = Order::new(choose(&mut self.random, &SLABS)).unwrap_or(Order::ZERO);
+    fn slab(&mut self, pin: &OnCpu<'_>, migratetype: Migratetype) -> Done<Block> {
+        let order = choose_order(&mut self.random, &SLABS);
         self.allocate(pin, order, migratetype)
     }
 
     fn keep_slab(&mut self, slab: Block, mean: f64) {
-        let last = self.slabs.len() - 1;
-        let dies = (self.now + self.lifetime(mean)).min(last as u64 + 1);
+        let dies = (self.now + self.lifetime(mean)) as usize;
         // What outlives the run is with those of the second that never comes: the first.
-        let at = if dies as usize > last { 0 } else { dies as usize };
+        let at = if dies < self.slabs.len() { dies } else { 0 };
         self.slabs[at].push(slab);
     }
 
     /// A block, or a page where there is no block, after the cache has been shrunk for it.
-    fn allocate(
-        &mut self,
-        pin: &OnCpu<'_>,
-        order: Order,
-        migratetype: Migratetype,
-    ) -> Result<Block, LabError> {
+    fn allocate(&mut self, pin: &OnCpu<'_>, order: Order, kind: Migratetype) -> Done<Block> {
         self.make_room(pin, order.pages())?;
-        let moves = migratetype == Migratetype::Movable;
-        let request = AllocRequest::new(order, LAB).movability(migratetype);
+        let moves = kind == Migratetype::Movable;
+        let request = AllocRequest::new(order, LAB).movability(kind);
         let frames = self.machine.frames();
         // Larger blocks are allocated without effort, as by all users that can fall back to pages.
-        let ready =
-            if order > Order::ZERO { frames.allocate(pin, request.without_drain()).ok() } else { None };
-        let block = match ready {
+        let large = (order > Order::ZERO).then(|| frames.allocate(pin, request.without_drain()).ok());
+        let block = match large.flatten() {
             Some(pfn) => Block { pfn, order, moves },
             None => {
                 Block { pfn: frames.allocate(pin, request.order(Order::ZERO))?, order: Order::ZERO, moves }
@@ -319,10 +297,8 @@ impl<'m> Traffic<'m> {
         };
         self.used += block.order.pages();
         self.allocated += 1;
-        if !moves {
-            let page_block = self.page_block(block.pfn);
-            self.unmovable[page_block] += 1;
-        }
+        let page_block = self.page_block(block.pfn);
+        self.unmovable[page_block] += u32::from(!moves);
         Ok(block)
     }
 
@@ -338,7 +314,7 @@ impl<'m> Traffic<'m> {
     }
 
     /// Shrinks the cache until `pages` more pages may be used.
-    fn make_room(&mut self, pin: &OnCpu<'_>, pages: u64) -> Result<(), LabError> {
+    fn make_room(&mut self, pin: &OnCpu<'_>, pages: u64) -> Done {
         while self.used + pages > self.wanted {
             let Some(oldest) = self.cache.pop_front() else { break };
             self.free(pin, oldest)?;
@@ -346,16 +322,14 @@ impl<'m> Traffic<'m> {
         Ok(())
     }
 
-    fn free(&mut self, pin: &OnCpu<'_>, Block { pfn, order, moves }: Block) -> Result<(), LabError> {
-        if !moves {
-            let page_block = self.page_block(pfn);
-            self.unmovable[page_block] -= 1;
-        }
+    fn free(&mut self, pin: &OnCpu<'_>, Block { pfn, order, moves }: Block) -> Done {
+        let page_block = self.page_block(pfn);
+        self.unmovable[page_block] -= u32::from(!moves);
         self.used -= order.pages();
         self.machine.frames().free(pin, pfn, order).map_err(|error| LabError::Kept(pfn, error))
     }
 
-    fn free_all(&mut self, pin: &OnCpu<'_>, blocks: Vec<Block>) -> Result<(), LabError> {
+    fn free_all(&mut self, pin: &OnCpu<'_>, blocks: impl IntoIterator<Item = Block>) -> Done {
         blocks.into_iter().try_for_each(|block| self.free(pin, block))
     }
 }

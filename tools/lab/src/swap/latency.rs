@@ -1,25 +1,20 @@
 //! How long accesses take, one by one.
 
-use crate::case::Case;
-use crate::report::Metric;
+use crate::prelude::*;
 use hdrhistogram::Histogram;
 
 /// Times in nanoseconds, to three digits.
 #[derive(Clone, Debug)]
 pub(super) struct Latencies(Histogram<u64>);
 
-/// Adds the time that so many of a thousand accesses stay within.
-pub(super) fn add_accesses<R>(case: &mut Case, name: &str, all: &[R], of: impl Fn(&R) -> &Latencies) {
-    for (metric, part) in ACCESSES {
-        case.of_each(name, all, &[(metric, &|one| of(one).within(part))]);
-    }
+/// The rows of [`Latencies::accesses`], of which `first` is the first.
+pub(super) const fn access_rows(first: usize) -> [Row; 3] {
+    [
+        Row::lower("access_p50", "us", first, Series::last),
+        Row::lower("access_p99", "us", first + 1, Series::last),
+        Row::lower("access_p99_9", "us", first + 2, Series::last),
+    ]
 }
-
-const ACCESSES: [(Metric, f64); 3] = [
-    (Metric::lower("access_p50", "us"), 500.0),
-    (Metric::lower("access_p99", "us"), 990.0),
-    (Metric::lower("access_p99_9", "us"), 999.0),
-];
 
 /// Longest time that is recorded: a minute.
 const LONGEST: u64 = 60_000_000_000;
@@ -41,8 +36,8 @@ impl Latencies {
         let _ = self.0.add(&other.0);
     }
 
-    /// The time in microseconds that so many of a thousand stay within.
-    pub(super) fn within(&self, per_mille: f64) -> f64 {
-        self.0.value_at_quantile(per_mille / 1000.0) as f64 / 1000.0
+    /// The times in microseconds that half, 990 and 999 of a thousand stay within.
+    pub(super) fn accesses(&self) -> [f64; 3] {
+        [0.5, 0.99, 0.999].map(|part| self.0.value_at_quantile(part) as f64 / 1000.0)
     }
 }

@@ -4,30 +4,24 @@
 //! swaps to a compressed device of its own meanwhile, which is removed afterwards.
 
 mod latency;
+mod nothing;
 mod off;
 mod race;
 mod store;
 mod sweep;
 
-use crate::error::LabError;
-use crate::experiment::{Experiment, Lab};
-use crate::folios::Folios;
 use crate::measured::measured;
 use crate::patterns::Contents;
-use crate::process::{Process, Quire};
-use crate::scale::MIB;
+use crate::prelude::*;
 use crate::technique::SWAP;
-use quire_host::{HostPlatform, Machine};
-use quire_mm::{
-    Techniques,
-    swap::{CompressedRam, Lz4},
-};
+use quire_host::Machine;
+use quire_mm::swap::{CompressedRam, Lz4};
 use sweep::Sweep;
 
 /// The experiment.
 pub(crate) const EXPERIMENT: Experiment = Experiment { technique: &SWAP, cases, count };
 
-fn cases(lab: &mut Lab<'_>) -> Result<(), LabError> {
+fn cases(lab: &mut Lab<'_>) -> Done {
     sweep::posted(lab)?;
     sweep::layer(lab)?;
     store::part(lab)?;
@@ -36,12 +30,12 @@ fn cases(lab: &mut Lab<'_>) -> Result<(), LabError> {
 }
 
 /// A device of so many slots in compressed RAM.
-fn compressed(machine: &Machine, slots: u64) -> Result<CompressedRam<HostPlatform, Lz4>, LabError> {
+fn compressed(machine: &Machine, slots: u64) -> Done<CompressedRam<HostPlatform, Lz4>> {
     Ok(CompressedRam::new(machine.memory().frames(), slots, Lz4)?)
 }
 
 /// Swaps 16 MiB of zeros out or in: `out-4k`, `in-4k`, `out-2m` or `in-2m`.
-fn count(what: &str, techniques: Techniques, times: u64) -> Option<Result<(), LabError>> {
+fn count(what: &str, techniques: Techniques, times: u64) -> Option<Done> {
     let (out, folios) = match what {
         "out-4k" => (true, Folios::PAGES),
         "in-4k" => (false, Folios::PAGES),
@@ -53,25 +47,17 @@ fn count(what: &str, techniques: Techniques, times: u64) -> Option<Result<(), La
     Some(count_sweep(&sweep, techniques, times, out))
 }
 
-fn count_sweep(sweep: &Sweep, techniques: Techniques, times: u64, out: bool) -> Result<(), LabError> {
+fn count_sweep(sweep: &Sweep, techniques: Techniques, times: u64, out: bool) -> Done {
     let site = sweep.site(techniques)?;
     let space = site.space()?;
     let process = &mut Quire::new(&site, &space);
     process.map(0, sweep.bytes)?;
     for nth in 0..times {
         sweep.fill(process, nth)?;
-        if out {
-            measured(|| sweep.out(process, nth))?
-        } else {
-            sweep.out(process, nth)?
-        };
+        if out { measured(|| sweep.out(process, nth)) } else { sweep.out(process, nth) }?;
     }
     for nth in 0..times {
-        if out {
-            sweep.back(process, nth)?
-        } else {
-            measured(|| sweep.back(process, nth))?
-        };
+        if out { sweep.back(process, nth) } else { measured(|| sweep.back(process, nth)) }?;
         sweep.give_up(process, nth)?;
     }
     Ok(())

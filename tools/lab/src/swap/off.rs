@@ -1,52 +1,33 @@
 //! swapoff of a full device while a program runs: its time for each page, and how long the program waits.
 
 use super::compressed;
-use super::latency::{Latencies, add_accesses};
-use crate::clock::now;
+use super::latency::{Latencies, access_rows};
 use crate::crew::on_threads;
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::folios::{Folios, pages};
 use crate::patterns::{Contents, Patterns};
-use crate::process::{Process, Quire};
-use crate::report::Metric;
-use crate::scale::MIB;
-use crate::site::{Site, page_at, swap_off};
+use crate::prelude::*;
+use crate::site::page_at;
 use core::sync::atomic::{AtomicBool, Ordering};
 use fastrand::Rng;
-use quire_arch::Access;
-use quire_mm::{Techniques, space::Advice};
+use quire_mm::swap::SwapReport;
 
 /// Bytes on the device.
 const DEVICE: [u64; 3] = [512 * MIB, 32 * MIB, 4 * MIB];
 
-const TIME: Metric = Metric::lower("swapoff_time", "ns/page");
-
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
     let bytes = lab.scale.of(DEVICE);
     lab.part("swapoff of a full device under load");
-    for folios in [Folios::PAGES, Folios::PMD] {
-        lab.case(&format!("swapoff of {} MiB, {folios}", bytes / MIB), |case, name| {
-            let all = case.each(|techniques| removal(techniques, folios, bytes))?;
-            let base = all[0].0;
-            case.of_each(name, &all, &[(TIME, &|(time, _)| *time)]);
-            add_accesses(case, name, &all, |(_, latencies)| latencies);
-            let ratio = case.time_ratio();
-            case.of_each(name, &all, &[(ratio, &|(time, _)| time / base)]);
-            Ok(())
-        })?;
-    }
-    Ok(())
+    let [p50, p99, p999] = access_rows(1);
+    let rows = [Row::lower("swapoff_time", "ns/page", 0, Series::last), p50, p99, p999, Row::Ratio(0)];
+    [Folios::PAGES, Folios::PMD].into_iter().try_for_each(|folios| {
+        let name = format!("swapoff of {} MiB, {folios}", bytes / MIB);
+        lab.once(&name, |techniques| removal(techniques, folios, bytes), &rows)
+    })
 }
 
-fn removal(
-    techniques: Techniques,
-    folios: Folios,
-    bytes: u64,
-) -> Result<((f64, Latencies), Vec<String>), LabError> {
+fn removal(techniques: Techniques, folios: Folios, bytes: u64) -> Done<(RoundFigures, Vec<String>)> {
     let count = pages(bytes);
     // The device keeps the data of the slots that are freed.
-    let site = Site::new(techniques, 2 * bytes + bytes / 8, 3, folios.config())?;
+    let site = Site::new(techniques, 2 * bytes + bytes / 8, 3, folios)?;
     let site = site.with_swap(|machine| compressed(machine, count))?;
     let space = site.space()?;
     let mut process = Quire::new(&site, &space);
@@ -54,15 +35,16 @@ fn removal(
     process.fill(0..count, folios, &Patterns::of(Contents::Half))?;
     process.advise(0, bytes, Advice::PageOut)?;
     let over = AtomicBool::new(false);
-    let (machine, device) = (&site.machine, site.device);
+    let (machine, device) = (&site.machine, site.swap());
     let parts = on_threads(2, |thread, line| {
         let vcpu = machine.vcpu(1 + thread);
-        line.wait(1);
+        line.wait();
         let vcpu = vcpu?;
         let mut latencies = Latencies::default();
         if thread == 0 {
             let start = now();
-            let went = vcpu.run(|| swap_off(machine, device));
+            let off = |device: &SwapReport| machine.memory().swapoff(device.id, || true);
+            let went = vcpu.run(|| device.as_ref().map_or(Ok(()), off));
             let time = (now() - start) as f64 / count as f64;
             over.store(true, Ordering::Release);
             return went.map(|()| (time, latencies)).map_err(LabError::SwapOff);
@@ -85,5 +67,6 @@ fn removal(
         latencies.merge(&waited);
     }
     site.run(|| drop(space));
-    Ok(((time, latencies), site.end()))
+    let [p50, p99, p999] = latencies.accesses();
+    Ok((round_figures(&[time, p50, p99, p999]), site.end()))
 }

@@ -6,22 +6,15 @@
 //! the host.
 
 use super::compressed;
-use super::latency::{Latencies, add_accesses};
-use crate::case::Outcome;
-use crate::clock::{now, timed};
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::folios::{Folios, pages};
+use super::latency::{Latencies, access_rows};
+use crate::clock::timed;
 use crate::patterns::{Contents, Patterns};
-use crate::process::{Process, Quire};
-use crate::report::Metric;
-use crate::rounds::{RoundFigures, round_figures};
-use crate::scale::MIB;
-use crate::site::{HostSpace, Site, page_at};
+use crate::prelude::*;
+use crate::site::page_at;
 use fastrand::Rng;
 use quire_arch::VirtAddr;
 use quire_host::swap::{FileDevice, FileDeviceOptions};
-use quire_mm::{Techniques, frame::VmEvent, swap::RamDisk};
+use quire_mm::{frame::VmEvent, swap::RamDisk};
 
 /// Bytes that a store holds.
 const BYTES: [u64; 3] = [256 * MIB, 32 * MIB, 8 * MIB];
@@ -31,9 +24,6 @@ const ACCESSES: [u64; 3] = [200_000, 10_000, 1000];
 const FILE_ACCESSES: [u64; 3] = [5000, 300, 50];
 /// Rounds.
 pub(super) const ROUNDS: [usize; 3] = [15, 5, 1];
-
-const RATE: Metric = Metric::higher("rate", "1000 operations/s");
-const MAJOR: Metric = Metric::lower("major_faults", "per 1000 operations");
 
 /// A value with its key, and a row.
 const VALUE: u64 = 1024;
@@ -49,46 +39,27 @@ enum Where {
     File,
 }
 
-/// What is read and written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Shape {
-    KeyValue,
-    Rows,
-}
-
-/// A store with its clients.
+/// A store with its clients: its name, what part of it fits into memory, the bytes of an item, where the rest
+/// goes, and the folios of the memory.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
-    name: &'static str,
-    shape: Shape,
-    on: Where,
-    folios: Folios,
-}
+struct Kind(&'static str, u64, u64, Where, Folios);
 
 const KINDS: [Kind; 4] = [
-    Kind::new("key-value, half in memory, RAM disk", Shape::KeyValue, Where::Disk, Folios::PAGES),
-    Kind::new("key-value, half in memory, RAM disk, THP", Shape::KeyValue, Where::Disk, Folios::PMD),
-    Kind::new("rows, a quarter in memory, compressed RAM", Shape::Rows, Where::Compressed, Folios::PAGES),
-    Kind::new("rows, a quarter in memory, file", Shape::Rows, Where::File, Folios::PAGES),
+    Kind("key-value, half in memory, RAM disk", 2, VALUE, Where::Disk, Folios::PAGES),
+    Kind("key-value, half in memory, RAM disk, THP", 2, VALUE, Where::Disk, Folios::PMD),
+    Kind("rows, a quarter in memory, compressed RAM", 4, ROW, Where::Compressed, Folios::PAGES),
+    Kind("rows, a quarter in memory, file", 4, ROW, Where::File, Folios::PAGES),
 ];
 
 impl Kind {
-    const fn new(name: &'static str, shape: Shape, on: Where, folios: Folios) -> Self {
-        Self { name, shape, on, folios }
-    }
-
-    fn limit(&self, bytes: u64) -> u64 {
-        if self.shape == Shape::KeyValue { bytes / 2 } else { bytes / 4 }
-    }
-
     /// A machine for a store of so many bytes.
-    fn site(&self, techniques: Techniques, bytes: u64) -> Result<Site, LabError> {
+    fn site(&self, techniques: Techniques, bytes: u64) -> Done<Site> {
         // Tables of words may be needed when everything is full.
         let slots = pages(bytes + bytes / 4);
-        let in_ram = if self.on == Where::File { 0 } else { bytes + bytes / 4 };
-        let room = self.limit(bytes) + in_ram + bytes / 4;
-        let site = Site::new(techniques, room, 1, self.folios.config())?;
-        match self.on {
+        let &Self(_, part, _, on, folios) = self;
+        let in_ram = if on == Where::File { 0 } else { bytes + bytes / 4 };
+        let site = Site::new(techniques, bytes / part + in_ram + bytes / 4, 1, folios)?;
+        match on {
             Where::Disk => site.with_swap(|machine| Ok(RamDisk::new(machine.memory().frames(), slots)?)),
             Where::Compressed => site.with_swap(|machine| compressed(machine, slots)),
             Where::File => site.with_swap(|machine| {
@@ -141,67 +112,42 @@ fn normal(count: u64, random: &mut Rng) -> u64 {
     }
 }
 
-/// A store under one strategy, with its clients.
-struct Store<'s> {
+/// Rounds of `accesses` accesses to a filled store. Figures are the time of an access on the clock, and its
+/// cost; and of all rounds that count times of accesses, and major faults for 1000.
+fn store<'s>(
     site: &'s Site,
     space: &'s HostSpace<'s>,
     kind: Kind,
-    items: u64,
-    zipf: Option<Zipf>,
-    random: Rng,
-    latencies: Latencies,
-    major: u64,
-    operations: u64,
-}
-
-impl<'s> Store<'s> {
-    /// One that is filled.
-    fn new(site: &'s Site, space: &'s HostSpace<'s>, kind: Kind, bytes: u64) -> Result<Self, LabError> {
-        site.limit(space, kind.limit(bytes))?;
-        let mut process = Quire::new(site, space);
-        process.map(0, bytes)?;
-        process.fill(0..pages(bytes), kind.folios, &Patterns::of(Contents::Half))?;
-        let items = bytes / if kind.shape == Shape::KeyValue { VALUE } else { ROW };
-        Ok(Self {
-            site,
-            space,
-            kind,
-            items,
-            zipf: (kind.shape == Shape::Rows).then(|| Zipf::new(items)),
-            random: Rng::with_seed(7),
-            latencies: Latencies::default(),
-            major: 0,
-            operations: 0,
-        })
-    }
-
-    fn major_faults(&self) -> u64 {
-        self.site.machine.memory().frames().events().sum(VmEvent::Pgmajfault)
-    }
-
-    /// The time of an access on the clock, and its cost.
-    fn round(&mut self, accesses: u64, counts: bool) -> Result<RoundFigures, LabError> {
-        let major = self.major_faults();
-        let (mut latencies, random, zipf, items) =
-            (Latencies::default(), &mut self.random, &self.zipf, self.items);
-        let key_value = self.kind.shape == Shape::KeyValue;
-        let program = self.site.vcpu.program(self.space);
-        let mut bytes = [0; VALUE as usize];
+    (bytes, accesses): (u64, u64),
+) -> Done<Rounds<'s>> {
+    let Kind(_, part, size, on, folios) = kind;
+    site.limit(space, bytes / part)?;
+    let mut process = Quire::new(site, space);
+    process.map(0, bytes)?;
+    process.fill(0..pages(bytes), folios, &Patterns::of(Contents::Half))?;
+    let items = bytes / size;
+    let zipf = (size == ROW).then(|| Zipf::new(items));
+    let mut random = Rng::with_seed(7);
+    let (mut all, mut major, mut operations) = (Latencies::default(), 0, 0);
+    let (events, program) = (site.machine.memory().frames().events(), site.vcpu.program(space));
+    let mut data = [0; VALUE as usize];
+    Ok(Box::new(move |number| {
+        let mut latencies = Latencies::default();
+        let before = events.sum(VmEvent::Pgmajfault);
         let (done, [clock, cpu]) = timed(|| {
             program.inside(|guest| {
                 for _ in 0..accesses {
-                    let (item, size, set) = match zipf {
+                    let (item, set) = match &zipf {
                         // Popular rows are at random places.
                         Some(zipf) => {
-                            (zipf.next(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % items, ROW, false)
+                            (zipf.next(&mut random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % items, false)
                         }
-                        None => (normal(items, random), VALUE, random.u8(..11) == 0),
+                        None => (normal(items, &mut random), random.u8(..11) == 0),
                     };
                     let addr = VirtAddr(page_at(0).0 + item * size);
-                    let part = &mut bytes[..size as usize];
+                    let part = &mut data[..size as usize];
                     let begin = now();
-                    let done =
-                        if set && key_value { guest.write(addr, part) } else { guest.read(addr, part) };
+                    let done = if set { guest.write(addr, part) } else { guest.read(addr, part) };
                     latencies.add(now() - begin);
                     done.map_err(|error| LabError::Access(addr, error))?;
                 }
@@ -209,37 +155,34 @@ impl<'s> Store<'s> {
             })
         });
         done?;
-        if counts {
-            self.latencies.merge(&latencies);
-            self.major += self.major_faults() - major;
-            self.operations += accesses;
+        if number > 0 {
+            all.merge(&latencies);
+            major += events.sum(VmEvent::Pgmajfault) - before;
+            operations += accesses;
         }
         // Time of a file's I/O is not on this thread's CPU; all else is.
-        let cost = if self.kind.on == Where::File { clock } else { cpu };
-        Ok(round_figures([clock, cost].map(|time| time / accesses as f64)))
-    }
+        let cost = if on == Where::File { clock } else { cpu };
+        let [p50, p99, p999] = all.accesses();
+        let faults = 1000.0 * major as f64 / operations.max(1) as f64;
+        Ok(round_figures(&[clock / accesses as f64, cost / accesses as f64, p50, p99, p999, faults]))
+    }))
 }
 
-pub(super) fn part(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn part(lab: &mut Lab<'_>) -> Done {
     let (bytes, rounds) = (lab.scale.of(BYTES), lab.scale.of(ROUNDS));
     lab.part(format!("Stores of {} MiB whose memory is limited", bytes / MIB));
+    let rate = Row::higher("rate", "1000 operations/s", 0, |times| 1e6 / times.median());
+    let major = Row::lower("major_faults", "per 1000 operations", 5, Series::last);
+    let [p50, p99, p999] = access_rows(2);
     for kind in KINDS {
-        let accesses = lab.scale.of(if kind.on == Where::File { FILE_ACCESSES } else { ACCESSES });
-        lab.case(kind.name, |case, name| {
+        let accesses = lab.scale.of(if kind.3 == Where::File { FILE_ACCESSES } else { ACCESSES });
+        lab.case(kind.0, |lab| {
             let make = |techniques| kind.site(techniques, bytes);
-            case.on_sites(make, |case, spaces| {
-                let stores = spaces.iter().map(|(site, space)| Store::new(site, space, kind, bytes));
-                let mut stores = stores.collect::<Result<Vec<_>, _>>()?;
-                let outcome = Outcome::in_rounds(&mut stores, None, (1, rounds), |store, number| {
-                    store.round(accesses, number > 0)
-                })?;
-                case.rows(name, &outcome, &[(RATE, 0, |times| 1e6 / times.median())]);
-                add_accesses(case, name, &stores, |store| &store.latencies);
-                let major = |store: &Store<'_>| 1000.0 * store.major as f64 / store.operations.max(1) as f64;
-                case.of_each(name, &stores, &[(MAJOR, &major)]);
-                case.ratio(name, &outcome, 1);
-                Ok(())
-            })
+            let outcome = lab.on_sites((1, rounds), None, make, |site, space| {
+                store(site, space, kind, (bytes, accesses))
+            })?;
+            lab.rows(kind.0, &outcome, &[rate, p50, p99, p999, major, Row::Ratio(1)]);
+            Ok(())
         })?;
     }
     Ok(())
@@ -257,7 +200,7 @@ mod tests {
         let letter = folder.path().join("letter");
         std::fs::write(&letter, "a letter").unwrap();
         let kind = KINDS[3];
-        assert_eq!(kind.on, Where::File);
+        assert_eq!(kind.3, Where::File);
         for techniques in SWAP.each() {
             let name = format!("quire-lab-{}-{}", std::process::id(), techniques.swap.name());
             let link = tempfile::env::temp_dir().join(name);

@@ -4,26 +4,14 @@
 //! out, a window at a time is read, page after page, and unmapped.
 
 use super::compressed;
-use crate::case::Outcome;
+use super::nothing::Nothing;
 use crate::clock::timed;
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::folios::{Folios, pages};
 use crate::linux::{Linux, rounds_on_host};
 use crate::patterns::{Contents, Patterns};
-use crate::process::{Job, Process, Quire};
+use crate::prelude::*;
 use crate::report::Metric;
-use crate::rounds::{Series, round_figures};
-use crate::scale::{GIB, MIB};
-use crate::site::Site;
 use core::ops::Range;
-use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_measure::{HostSwap, Swap, SwapKind};
-use quire_mm::{
-    Techniques,
-    space::Advice,
-    swap::{DeviceFlags, DeviceMemory, PageIo, Submitted, SwapDevice},
-};
 
 /// Bytes of zeros that are swapped out and in.
 const ZEROS: [u64; 3] = [30 * GIB, 192 * MIB, 8 * MIB];
@@ -36,12 +24,19 @@ const ROUNDS: [usize; 3] = super::store::ROUNDS;
 
 const SIZES: [Folios; 2] = [Folios::PAGES, Folios::PMD];
 
-const TIMES: [Metric; 2] = Metric::times("ns/page");
-/// The time of one thread, which does everything, on the CPU.
-const CPU_TIMES: [Metric; 2] = [Metric::lower("cpu_min", "ns/page"), Metric::lower("cpu_median", "ns/page")];
-const CACHE: Metric = Metric::lower("cache_memory", "kB");
-const UNUSED: Metric = Metric::lower("metadata_unused", "kB/GiB");
-const USED: Metric = Metric::lower("device_memory", "kB");
+/// Of one way. The ratio is of the time on the CPU: one thread does everything.
+const WAY_ROWS: [Row; 3] = [
+    Row::lower("time_min", "ns/page", 0, Series::min),
+    Row::lower("time_median", "ns/page", 0, Series::median),
+    Row::cpu_times("ns/page", 1),
+];
+/// Pages of a window that came back wrong.
+const WRONG: usize = 2;
+const DEVICE_ROWS: [Row; 3] = [
+    Row::own("cache_memory", "kB", 3, Series::max),
+    Row::own("metadata_unused", "kB/GiB", 4, Series::last),
+    Row::own("device_memory", "kB", 5, Series::max),
+];
 
 /// Memory that goes out and comes back, a window at a time.
 #[derive(Clone, Debug)]
@@ -67,10 +62,10 @@ impl Sweep {
     }
 
     /// A machine with the device, on which all fits.
-    pub(super) fn site(&self, techniques: Techniques) -> Result<Site, LabError> {
+    pub(super) fn site(&self, techniques: Techniques) -> Done<Site> {
         // A PTE and a word for each page, the device's own table, and what it keeps.
         let memory = self.window + self.device() / PAGE_SIZE * 32 + self.kept + self.kept / 8;
-        let site = Site::new(techniques, memory, 1, self.folios.config())?;
+        let site = Site::new(techniques, memory, 1, self.folios)?;
         site.with_swap(|machine| compressed(machine, pages(self.device())))
     }
 
@@ -80,24 +75,24 @@ impl Sweep {
     }
 
     /// Populates window `nth`.
-    pub(super) fn fill(&self, process: &mut dyn Process, nth: u64) -> Result<(), LabError> {
+    pub(super) fn fill(&self, process: &mut dyn Process, nth: u64) -> Done {
         process.fill(self.pages(nth), self.folios, &self.patterns)
     }
 
     /// Swaps it out: its time for a page, on the clock and on the CPU.
-    pub(super) fn out(&self, process: &mut dyn Process, nth: u64) -> Result<[f64; 2], LabError> {
+    pub(super) fn out(&self, process: &mut dyn Process, nth: u64) -> Done<[f64; 2]> {
         let (out, time) = timed(|| process.advise(nth * self.window, self.window, Advice::PageOut));
         out.map(|()| self.a_page(time))
     }
 
     /// Swaps it in: its time for a page, and how many pages came back wrong.
-    pub(super) fn back(&self, process: &mut dyn Process, nth: u64) -> Result<([f64; 2], u64), LabError> {
+    pub(super) fn back(&self, process: &mut dyn Process, nth: u64) -> Done<([f64; 2], u64)> {
         let (wrong, time) = timed(|| process.wrong(self.pages(nth), &self.patterns));
         wrong.map(|wrong| (self.a_page(time), wrong))
     }
 
     /// Drops it.
-    pub(super) fn give_up(&self, process: &mut dyn Process, nth: u64) -> Result<(), LabError> {
+    pub(super) fn give_up(&self, process: &mut dyn Process, nth: u64) -> Done {
         process.advise(nth * self.window, self.window, Advice::DontNeed)
     }
 
@@ -111,7 +106,7 @@ impl Sweep {
     }
 
     /// All windows out, then all back: times and wrong pages.
-    fn job(&self) -> impl Job + Clone {
+    fn job(&self) -> impl Job + use<> {
         let (sweep, mut round) = (self.clone(), 0);
         move |process: &mut dyn Process| {
             if round == 0 {
@@ -127,7 +122,7 @@ impl Sweep {
                 back
             };
             round += 1;
-            Ok(round_figures([clock, cpu, wrong as f64]))
+            Ok(round_figures(&[clock, cpu, wrong as f64]))
         }
     }
 
@@ -140,7 +135,7 @@ impl Sweep {
     }
 }
 
-pub(super) fn posted(lab: &mut Lab<'_>) -> Result<(), LabError> {
+pub(super) fn posted(lab: &mut Lab<'_>) -> Done {
     let scale = lab.scale;
     let (zeros, others, window) = (scale.of(ZEROS), scale.of(OTHERS), scale.of(WINDOW));
     // Less of it, but some rounds, of whole folios.
@@ -156,7 +151,11 @@ pub(super) fn posted(lab: &mut Lab<'_>) -> Result<(), LabError> {
         for folios in SIZES {
             let (size, unit) = if bytes >= GIB { (bytes / GIB, "GiB") } else { (bytes / MIB, "MiB") };
             let name = format!("{size} {unit} of {what}, {folios}");
-            linux |= posted_case(lab, &name, &Sweep::new(folios, contents, bytes, window))?;
+            let sweep = Sweep::new(folios, contents, bytes, window);
+            lab.case(&name, |lab| {
+                linux |= posted_case(lab, &name, &sweep)?;
+                Ok(())
+            })?;
         }
     }
     lab.remark(match (linux, scale.host_swap) {
@@ -168,113 +167,74 @@ pub(super) fn posted(lab: &mut Lab<'_>) -> Result<(), LabError> {
 }
 
 /// Returns whether Linux did the same.
-fn posted_case(lab: &mut Lab<'_>, name: &str, sweep: &Sweep) -> Result<bool, LabError> {
-    let mut on_linux = false;
-    lab.case(name, |case, name| {
-        let job = sweep.job();
-        // First, while this process is small.
-        let swap = if case.scale.host_swap { sweep.host_swap() } else { None };
-        let linux = swap.as_ref().and_then(|_| {
-            let memory = 8 * (sweep.window + sweep.kept) + sweep.bytes / 64;
-            Linux::start(memory, rounds_on_host(job.clone(), sweep.bytes, sweep.folios))
-        });
-        let windows = sweep.window_count() as usize;
-        let make = |techniques| sweep.site(techniques);
-        let (outcome, unused) = case.on_sites(make, |_, spaces| {
-            let metadata = |site: &Site| site.swap().map_or(0, |report| report.metadata_bytes) as f64;
-            let unused: Vec<f64> = spaces.iter().map(|(site, _)| metadata(site)).collect();
-            let mut subjects: Vec<_> = spaces.iter().map(|subject| (subject, job.clone())).collect();
-            let rounds = (0, 2 * windows);
-            let outcome = Outcome::in_rounds(&mut subjects, linux, rounds, |((site, space), job), _| {
-                let mut figures = job(&mut Quire::new(site, space))?;
-                let used = site.swap().map_or(0, |report| report.device.used_bytes);
-                figures[3..5].copy_from_slice(&[metadata(site), used as f64]);
-                Ok(figures)
-            })?;
-            Ok((outcome, unused))
-        })?;
-        let [out, back] = [outcome.only(0..windows), outcome.only(windows..2 * windows)];
-        for (way, outcome) in [("out", &out), ("in", &back)] {
-            let name = format!("swap-{way}, {name}");
-            case.rows(&name, outcome, &[(TIMES[0], 0, Series::min), (TIMES[1], 0, Series::median)]);
-            // Of the time on the CPU: one thread does everything.
-            case.times(&name, outcome, CPU_TIMES, 1);
-        }
-        let name = &format!("both ways, {name}");
-        let [out_values, back_values] = [&out, &back].map(|outcome| outcome.values(1, Series::median));
-        let both = out_values.iter().zip(back_values).map(|(out, back)| out + back).collect();
-        let linux = out.on_linux(1, Series::median).zip(back.on_linux(1, Series::median));
-        on_linux = linux.is_some();
-        case.add_both(name, CPU_TIMES[1], both, linux.map(|(out, back)| out + back));
-        let most = outcome.values(3, Series::max);
-        let cache = most.iter().zip(&unused).map(|(most, unused)| (most - unused) / 1024.0);
-        case.add(name, CACHE, cache.collect());
-        let device = sweep.device() as f64 / GIB as f64;
-        case.of_each(name, &unused, &[(UNUSED, &|unused| unused / 1024.0 / device)]);
-        case.own_rows(name, &outcome, &[(USED, 4, |used| used.max() / 1024.0)]);
-        for (nth, wrong) in outcome.values(2, Series::max).into_iter().enumerate() {
-            case.found(
-                nth,
-                (wrong > 0.0).then(|| format!("up to {wrong} pages of a window came back wrong")),
-            );
-        }
-        Ok(())
+fn posted_case(lab: &mut Lab<'_>, name: &str, sweep: &Sweep) -> Done<bool> {
+    // First, while this process is small.
+    let swap = if lab.scale.host_swap { sweep.host_swap() } else { None };
+    let linux = swap.as_ref().and_then(|_| {
+        let memory = 8 * (sweep.window + sweep.kept) + sweep.bytes / 64;
+        Linux::start(memory, rounds_on_host(sweep.job(), sweep.bytes))
+    });
+    let windows = sweep.window_count() as usize;
+    let gib = sweep.device() as f64 / GIB as f64;
+    let make = |techniques| sweep.site(techniques);
+    let outcome = lab.on_sites((0, 2 * windows), linux, make, |site, space| {
+        let kib = |site: &Site| {
+            let report = site.swap();
+            let bytes = report.map_or([0; 2], |it| [it.metadata_bytes, it.device.used_bytes]);
+            bytes.map(|bytes| bytes as f64 / 1024.0)
+        };
+        let ([unused, _], mut quire, mut job) = (kib(site), Quire::new(site, space), sweep.job());
+        Ok(Box::new(move |_| {
+            let mut figures = job(&mut quire)?;
+            let [metadata, used] = kib(site);
+            figures[3..6].copy_from_slice(&[metadata - unused, unused / gib, used]);
+            Ok(figures)
+        }))
     })?;
-    Ok(on_linux)
-}
-
-/// A device that keeps nothing: a write completes at once, and a read leaves the frame as it is. So pages do
-/// not come back with their contents.
-struct Nothing {
-    slots: u64,
-}
-
-impl<P: Platform> SwapDevice<P> for Nothing {
-    fn kind(&self) -> &'static str {
-        "nothing"
+    let ways = [outcome.only(0..windows), outcome.only(windows..2 * windows)];
+    for (way, outcome) in ["out", "in"].into_iter().zip(&ways) {
+        lab.rows(&format!("swap-{way}, {name}"), outcome, &WAY_ROWS);
     }
-
-    fn slots(&self) -> u64 {
-        self.slots
+    let name = format!("both ways, {name}");
+    let [(out, linux_out), (back, linux_back)] = ways.map(|way| way.values(1, Series::median));
+    let both = out.iter().zip(back).map(|(out, back)| out + back).collect();
+    let linux = linux_out.zip(linux_back).map(|(out, back)| out + back);
+    lab.add(&name, Metric::lower("cpu_median", "ns/page"), (both, linux));
+    lab.rows(&name, &outcome, &DEVICE_ROWS);
+    for (nth, wrong) in outcome.values(WRONG, Series::max).0.into_iter().enumerate() {
+        let finding = || format!("up to {wrong} pages of a window came back wrong");
+        lab.found(nth, (wrong > 0.0).then(finding));
     }
-
-    fn flags(&self) -> DeviceFlags {
-        DeviceFlags::SYNCHRONOUS
-    }
-
-    unsafe fn submit(&self, _memory: DeviceMemory<'_, P>, _io: PageIo) -> Submitted {
-        Submitted::Done(Ok(()))
-    }
+    Ok(linux.is_some())
 }
 
 /// A window without a device: the cost of the swap layer itself for each page. Pages are not zeros, which
 /// their first word shows.
-pub(super) fn layer(lab: &mut Lab<'_>) -> Result<(), LabError> {
-    let bytes = lab.scale.of(WINDOW);
+pub(super) fn layer(lab: &mut Lab<'_>) -> Done {
+    let (bytes, rounds) = (lab.scale.of(WINDOW), lab.scale.of(ROUNDS));
     lab.part("The layer alone: pages that are not zeros, and a device that keeps nothing");
     for folios in SIZES {
-        lab.case(&format!("{} MiB, {folios}", bytes / MIB), |case, name| {
-            let sweep = Sweep::new(folios, Contents::Numbers, bytes, bytes);
-            let memory = bytes + bytes / PAGE_SIZE * 32;
+        let name = format!("{} MiB, {folios}", bytes / MIB);
+        lab.case(&name, |lab| {
             let make = |techniques| {
-                let site = Site::new(techniques, memory, 1, folios.config())?;
-                site.with_swap(|_| Ok(Nothing { slots: pages(bytes) }))
+                let site = Site::new(techniques, bytes + bytes / PAGE_SIZE * 32, 1, folios)?;
+                site.with_swap(|_| Ok(Nothing { slots: pages(bytes), ..Nothing::default() }))
             };
-            let rounds = (1, case.scale.of(ROUNDS));
-            let outcome = case.on_sites(make, |_, spaces| {
-                let mut processes: Vec<_> =
-                    spaces.iter().map(|(site, space)| Quire::new(site, space)).collect();
-                processes.iter_mut().try_for_each(|process| process.map(0, bytes))?;
-                Outcome::in_rounds(&mut processes, None, rounds, |process, _| {
-                    sweep.fill(process, 0)?;
-                    let [_, out] = sweep.out(process, 0)?;
-                    let ([_, back], _) = sweep.back(process, 0)?;
-                    sweep.give_up(process, 0)?;
-                    Ok(round_figures([out, back]))
-                })
+            let outcome = lab.on_sites((1, rounds), None, make, |site, space| {
+                let sweep = Sweep::new(folios, Contents::Numbers, bytes, bytes);
+                let mut process = Quire::new(site, space);
+                process.map(0, bytes)?;
+                Ok(Box::new(move |_| {
+                    sweep.fill(&mut process, 0)?;
+                    let [_, out] = sweep.out(&mut process, 0)?;
+                    let ([_, back], _) = sweep.back(&mut process, 0)?;
+                    sweep.give_up(&mut process, 0)?;
+                    Ok(round_figures(&[out, back]))
+                }))
             })?;
             for (nth, way) in ["out", "in"].into_iter().enumerate() {
-                case.times(&format!("swap-{way} without a device, {name}"), &outcome, CPU_TIMES, nth);
+                let name = format!("swap-{way} without a device, {name}");
+                lab.rows(&name, &outcome, &[Row::cpu_times("ns/page", nth)]);
             }
             Ok(())
         })?;

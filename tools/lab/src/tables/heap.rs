@@ -2,17 +2,8 @@
 //! from a window and move to another when it is full; freed extents are purged by `DONTNEED`. Page tables
 //! beside resident memory while the heap runs, and after it has shrunk.
 
-use crate::case::Terms;
-use crate::clock::now;
-use crate::error::LabError;
-use crate::experiment::Lab;
-use crate::process::Process;
-use crate::report::Metric;
-use crate::rounds::{RoundFigures, Series, round_figures};
-use crate::scale::MIB;
+use crate::prelude::*;
 use fastrand::Rng;
-use quire_arch::{Access, PAGE_SIZE};
-use quire_mm::space::Advice;
 
 /// Bytes that the heap has resident at most.
 const MOST_RESIDENT: [u64; 3] = [512 * MIB, 64 * MIB, 4 * MIB];
@@ -31,17 +22,13 @@ const LARGEST: u32 = 8;
 /// Rounds in which the heap runs. In one more it shrinks to a tenth.
 const ROUNDS: usize = 8;
 
-const TABLES: Metric = Metric::lower("page_tables", "kB");
-const MOST: Metric = Metric::lower("most_page_tables", "kB");
-const RESIDENT: Metric = Metric::lower("resident", "kB");
-const TIME: Metric = Metric::lower("time_median", "us/extent");
-
-/// A piece of an arena that is in use.
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    at: u64,
-    bytes: u64,
-}
+const ROWS: [Row; 2] =
+    [Row::lower("page_tables", "kB", 1, Series::last), Row::lower("resident", "kB", 2, Series::last)];
+const LIFE_ROWS: [Row; 3] = [
+    Row::lower("most_page_tables", "kB", 1, Series::max),
+    Row::lower("time_median", "us/extent", 0, Series::median),
+    Row::Ratio(0),
+];
 
 /// The heap. A seed decides the whole run.
 #[derive(Clone, Debug)]
@@ -49,36 +36,14 @@ struct Heap {
     rng: Rng,
     /// Of each arena the next free place and the end of its window.
     windows: [(u64, u64); ARENAS as usize],
-    /// With the capacity for all, from the start.
-    live: Vec<Extent>,
-    count: usize,
+    /// Place and bytes of each piece of an arena that is in use. With the capacity for all, from the start.
+    live: Vec<(u64, u64)>,
     resident: u64,
-    limit: u64,
-    a_round: u64,
-    round: usize,
-    /// The figures of the process before, in kB.
-    own: [u64; 2],
 }
 
 impl Heap {
-    fn new(limit: u64, a_round: u64) -> Self {
-        // Each round may leave as many more in use as it allocates.
-        let most = a_round as usize * ROUNDS;
-        Self {
-            rng: Rng::with_seed(SEED),
-            windows: [(0, 0); ARENAS as usize],
-            live: vec![Extent { at: 0, bytes: 0 }; most],
-            count: 0,
-            resident: 0,
-            limit,
-            a_round,
-            round: 0,
-            own: [0; 2],
-        }
-    }
-
     /// An extent of a random arena. Small ones are more frequent.
-    fn extent(&mut self) -> Extent {
+    fn grow(&mut self, process: &mut dyn Process) -> Done {
         let bytes = PAGE_SIZE << self.rng.u32(0..=LARGEST);
         let arena = self.rng.u64(0..ARENAS);
         let window = &mut self.windows[arena as usize];
@@ -88,73 +53,67 @@ impl Heap {
         }
         let at = window.0;
         window.0 += bytes;
-        Extent { at, bytes }
-    }
-
-    fn grow(&mut self, process: &mut dyn Process) -> Result<(), LabError> {
-        let extent = self.extent();
-        process.touch(extent.at, extent.bytes, 1, Access::Write)?;
-        self.live[self.count] = extent;
-        self.count += 1;
-        self.resident += extent.bytes;
+        process.touch(at, bytes, 1, Access::Write)?;
+        self.live.push((at, bytes));
+        self.resident += bytes;
         Ok(())
     }
 
-    fn shrink(&mut self, limit: u64, process: &mut dyn Process) -> Result<(), LabError> {
+    fn shrink(&mut self, limit: u64, process: &mut dyn Process) -> Done {
         while self.resident > limit {
-            let nth = self.rng.usize(0..self.count);
-            let extent = self.live[nth];
-            self.count -= 1;
-            self.live[nth] = self.live[self.count];
-            self.resident -= extent.bytes;
-            process.advise(extent.at, extent.bytes, Advice::DontNeed)?;
+            let (at, bytes) = self.live.swap_remove(self.rng.usize(0..self.live.len()));
+            self.resident -= bytes;
+            process.advise(at, bytes, Advice::DontNeed)?;
         }
         Ok(())
-    }
-
-    fn round(&mut self, process: &mut dyn Process) -> Result<RoundFigures, LabError> {
-        if self.round == 0 {
-            self.own = process.sizes()?;
-            process.map(0, SPAN)?;
-        }
-        let start = now();
-        if self.round < ROUNDS {
-            for _ in 0..self.a_round {
-                self.grow(process)?;
-                self.shrink(self.limit, process)?;
-            }
-        } else {
-            self.shrink(self.limit / 10, process)?;
-        }
-        let time = (now() - start) as f64 / 1000.0 / self.a_round as f64;
-        self.round += 1;
-        let [tables, resident] = process.sizes()?;
-        let more = |now: u64, own: u64| now.saturating_sub(own) as f64;
-        Ok(round_figures([time, more(tables, self.own[0]), more(resident, self.own[1])]))
     }
 }
 
-pub(super) fn heap(lab: &mut Lab<'_>) -> Result<(), LabError> {
+/// A heap that gives out so many extents in a round and has at most `limit` bytes resident.
+fn life(limit: u64, a_round: u64) -> impl Job + Clone {
+    let windows = [(0, 0); ARENAS as usize];
+    let mut heap = Heap { rng: Rng::with_seed(SEED), windows, live: Vec::new(), resident: 0 };
+    let (mut round, mut own) = (0, [0; 2]);
+    move |process: &mut dyn Process| {
+        if round == 0 {
+            heap.live.reserve(a_round as usize * ROUNDS);
+            // The figures of the process before, in kB.
+            own = process.sizes()?;
+            process.map(0, SPAN)?;
+        }
+        let start = now();
+        if round < ROUNDS {
+            for _ in 0..a_round {
+                heap.grow(process)?;
+                heap.shrink(limit, process)?;
+            }
+        } else {
+            heap.shrink(limit / 10, process)?;
+        }
+        let time = (now() - start) as f64 / 1000.0 / a_round as f64;
+        round += 1;
+        let sizes = process.sizes()?;
+        let [tables, resident] = [0, 1].map(|nth| sizes[nth].saturating_sub(own[nth]) as f64);
+        Ok(round_figures(&[time, tables, resident]))
+    }
+}
+
+pub(super) fn heap(lab: &mut Lab<'_>) -> Done {
     let (most, a_round) = (lab.scale.of(MOST_RESIDENT), lab.scale.of(EXTENTS));
     lab.part(format!(
         "A heap over 55 TiB of addresses, {} MiB of it resident: page tables beside resident memory",
         most / MIB
     ));
-    lab.case("heap of 55 TiB", |case, name| {
+    lab.case("heap of 55 TiB", |lab| {
         // An extent may be the first in its PTE table and its PMD table.
-        let extents = a_round * ROUNDS as u64;
-        let terms = Terms::pages(2 * most + extents * 2 * PAGE_SIZE, ROUNDS + 1);
-        let mut heap = Heap::new(most, a_round);
-        let outcome = case.on_both(terms, SPAN, &move |process: &mut dyn Process| heap.round(process))?;
+        let memory = 2 * most + a_round * ROUNDS as u64 * 2 * PAGE_SIZE;
+        let outcome = lab.on_both(Terms::pages(memory, SPAN, ROUNDS + 1), life(most, a_round))?;
         let after = |rounds| format!("after {} extents", a_round * rounds as u64);
         let moments = [1, 2, 4, ROUNDS].map(|rounds| (rounds, after(rounds)));
         for (round, moment) in moments.into_iter().chain([(ROUNDS + 1, "shrunk to a tenth".to_owned())]) {
-            let (name, then) = (format!("{name}, {moment}"), outcome.only(round - 1..round));
-            case.rows(&name, &then, &[(TABLES, 1, Series::last), (RESIDENT, 2, Series::last)]);
+            lab.rows(&format!("heap of 55 TiB, {moment}"), &outcome.only(round - 1..round), &ROWS);
         }
-        let name = format!("{name}, its whole life");
-        case.rows(&name, &outcome, &[(MOST, 1, Series::max), (TIME, 0, Series::median)]);
-        case.ratio(&name, &outcome, 0);
+        lab.rows("heap of 55 TiB, its whole life", &outcome, &LIFE_ROWS);
         Ok(())
     })
 }
