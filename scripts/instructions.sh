@@ -19,6 +19,7 @@ built() { # CRATE BENCH
 }
 bench=$(built quire-host faults)
 lab=$(built quire-lab count)
+store=$(built quire-file store)
 few=2000
 many=12000
 work=$(mktemp -d)
@@ -108,4 +109,20 @@ done
 printf '\n%-34s %12s %9s\n' 'swap, a page of 16 MiB of zeros' all atomic
 for way in out-4k in-4k out-2m in-2m; do
     compare "$way" 4096 bypass all
+done
+
+# Of these operations, 4096 and 65536 are counted. Each takes its share of a node, and all but the look-up a lock.
+printf '\n%-34s %9s %9s %9s\n' 'folio store, an entry of order' 0 4 9
+for operation in lock insert find evict remove; do
+    for sequence in ordered shuffled; do
+        printf '%-34s' "$operation, $sequence"
+        for order in 0 4 9; do
+            for number in 4096 65536; do
+                valgrind --tool=callgrind --callgrind-out-file="$work/out" --collect-atstart=no \
+                    '--toggle-collect=*File::measured*' "$store" count "$operation-$order-$sequence" "$number" \
+                    2>&1 >/dev/null | grep -o 'Collected : [0-9]*' | grep -o '[0-9]*'
+            done | paste -sd' ' | awk '{ printf " %9.1f", ($2 - $1) / 61440 }'
+        done
+        echo
+    done
 done

@@ -1,7 +1,7 @@
 //! Nodes, as readers and as the lock's holder see them.
 
 use crate::level::Level;
-use crate::word::{Holds, Linked, Word};
+use crate::word::{Linked, Word};
 use core::fmt;
 use core::marker::PhantomData;
 use core::mem::offset_of;
@@ -14,8 +14,11 @@ pub(crate) const TAGS: usize = 3;
 /// What a node has besides its words.
 #[repr(C)]
 pub(crate) struct Head {
-    /// Does not change while the node is a node.
+    // These three do not change while the node is a node.
     level: Level,
+    /// Where the digit of its words begins in an index, and the largest digit: a look-up needs no more.
+    shift: u8,
+    mask: u8,
     counts: UnsafeCell<Counts>,
 }
 
@@ -74,7 +77,8 @@ impl<const WORDS: usize> Node<WORDS> {
     pub(crate) unsafe fn make<'n>(memory: NonNull<Self>, level: Level) -> HeldNode<'n> {
         debug_assert_eq!(level.words(), WORDS);
         let words = core::array::from_fn(|_| AtomicU64::new(Word::NONE.raw()));
-        let head = Head { level, counts: UnsafeCell::new(Counts::default()) };
+        let (shift, mask) = (level.shift() as u8, level.words() as u8 - 1);
+        let head = Head { level, shift, mask, counts: UnsafeCell::new(Counts::default()) };
         // SAFETY: the caller's promise.
         unsafe { memory.write(Self { head, words }) };
         HeldNode(NodeRef { head: memory.cast(), node: PhantomData })
@@ -111,6 +115,27 @@ impl<'n> NodeRef<'n> {
     pub(crate) fn level(self) -> Level {
         // SAFETY: the node is readable, and its level does not change.
         unsafe { (*self.head.as_ptr()).level }
+    }
+
+    #[inline]
+    fn digits(self, index: u64) -> (u64, u64) {
+        // SAFETY: the node is readable, and neither changes.
+        let (shift, mask) = unsafe { ((*self.head.as_ptr()).shift, (*self.head.as_ptr()).mask) };
+        (index >> (shift & 63), mask.into())
+    }
+
+    /// The word for `index`, which the node holds.
+    #[inline]
+    pub(crate) fn slot(self, index: u64) -> usize {
+        let (digits, mask) = self.digits(index);
+        (digits & mask) as usize
+    }
+
+    /// Whether the node, which begins at the first page, holds `index`.
+    #[inline]
+    pub(crate) fn holds(self, index: u64) -> bool {
+        let (digits, mask) = self.digits(index);
+        digits <= mask
     }
 
     /// The word in `slot`, as memory. Slots are below the words of the node's level.
@@ -160,6 +185,18 @@ impl HeldNode<'_> {
         self.0.head
     }
 
+    /// The word for `index`, which the node holds.
+    #[inline]
+    pub(crate) fn slot(self, index: u64) -> usize {
+        self.0.slot(index)
+    }
+
+    /// Whether the node, which begins at the first page, holds `index`.
+    #[inline]
+    pub(crate) fn holds(self, index: u64) -> bool {
+        self.0.holds(index)
+    }
+
     #[inline]
     pub(crate) fn word(self, slot: usize) -> Word {
         // Relaxed: words change under the lock only.
@@ -198,11 +235,8 @@ impl HeldNode<'_> {
     /// The node that the word in `slot` links to.
     #[inline]
     pub(crate) fn child(self, slot: usize) -> Option<Self> {
-        match self.word(slot).holds() {
-            // SAFETY: a node that is in the store links to nodes that are.
-            Holds::Node(link) => Some(unsafe { Self::new(link.cast()) }),
-            _ => None,
-        }
+        // SAFETY: a node that is in the store links to nodes that are.
+        self.word(slot).node().map(|link| unsafe { Self::new(link.cast()) })
     }
 }
 

@@ -87,16 +87,20 @@ impl Word {
         Self(kind | (order.get() as u64) << ORDER_SHIFT | payload << PAYLOAD_SHIFT)
     }
 
+    /// The node that it links to.
+    #[inline]
+    pub(crate) fn node(self) -> Option<NonNull<Linked>> {
+        let is_other = self.0 & (KIND_MASK | Self::GONE.0) != LINK;
+        if is_other { None } else { NonNull::new(ptr::with_exposed_provenance_mut(self.0 as usize)) }
+    }
+
     /// What it is.
     #[inline]
     pub(crate) fn holds(self) -> Holds {
         let payload = self.0 >> PAYLOAD_SHIFT;
         let entry = match self.0 & KIND_MASK {
             LINK if self == Self::GONE => return Holds::Gone,
-            LINK => {
-                let node = NonNull::new(ptr::with_exposed_provenance_mut(self.0 as usize));
-                return node.map_or(Holds::Nothing, Holds::Node);
-            }
+            LINK => return self.node().map_or(Holds::Nothing, Holds::Node),
             FOLIO => Entry::Folio(Pfn(payload)),
             SHADOW => Entry::Shadow(Payload::low_bits(payload)),
             _ => Entry::Slot(Payload::low_bits(payload)),

@@ -4,7 +4,7 @@ use super::FolioStore;
 use crate::entry::Stored;
 use crate::index::PageIndex;
 use crate::node::NodeRef;
-use crate::word::{Holds, Word};
+use crate::word::Word;
 use core::fmt;
 use quire_arch::Execution;
 use quire_sync::EpochGuard;
@@ -59,33 +59,34 @@ impl<E: Execution> FolioStore<E> {
         let mut attempt = 0;
         loop {
             // Acquire: pairs with the release in `LockedStore::set_root`.
-            let mut word = Word::from_raw(self.root.load(Ordering::Acquire));
-            let mut place = &self.root;
-            let mut is_root = true;
-            loop {
-                match word.holds() {
-                    Holds::Nothing => return None,
-                    Holds::Gone => break,
-                    Holds::Node(link) => {
-                        // SAFETY: the link was read in a section of the right epoch (caller).
-                        let node = unsafe { NodeRef::new(link) };
-                        let level = node.level();
-                        if is_root && !level.holds(index) {
-                            return None;
-                        }
-                        is_root = false;
-                        place = node.place(level.slot(index));
-                        // Acquire: pairs with the release in `HeldNode::store`.
-                        word = Word::from_raw(place.load(Ordering::Acquire));
-                    }
-                    Holds::Entry(..) => {
-                        // An entry that is the root begins at the first page, and may end before this one.
-                        let stored = word.stored(if is_root { 0 } else { index })?;
-                        let holds = stored.range().contains(PageIndex::known(index));
-                        return holds.then_some(Found { stored, word, place });
-                    }
-                }
+            let root = Word::from_raw(self.root.load(Ordering::Acquire));
+            let Some(link) = root.node() else {
+                // An entry that is the root begins at the first page, and may end before this one.
+                let stored = root.stored(0).filter(|stored| index < stored.order.pages())?;
+                return Some(Found { stored, word: root, place: &self.root });
+            };
+            // SAFETY: the link was read in a section of the right epoch (caller).
+            let mut node = unsafe { NodeRef::new(link) };
+            if !node.holds(index) {
+                return None;
             }
+            let (place, word) = loop {
+                let place = node.place(node.slot(index));
+                // Acquire: pairs with the release in `HeldNode::store`.
+                let word = Word::from_raw(place.load(Ordering::Acquire));
+                match word.node() {
+                    // SAFETY: as above.
+                    Some(link) => node = unsafe { NodeRef::new(link) },
+                    None => break (place, word),
+                }
+            };
+            if let Some(stored) = word.stored(index) {
+                return Some(Found { stored, word, place });
+            }
+            if word == Word::NONE {
+                return None;
+            }
+            // The node is gone.
             E::relax(attempt);
             attempt = attempt.saturating_add(1);
         }

@@ -20,12 +20,11 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     ///
     /// [`InsertError::TooLarge`]; nothing has changed then.
     pub fn replace(&mut self, index: PageIndex, entry: Entry) -> Result<Option<Stored>, InsertError> {
-        let Some(before) = self.get(index) else { return Ok(None) };
+        let Some((node, before)) = self.locate(index) else { return Ok(None) };
         if !entry.fits(before.order.pages()) {
             return Err(InsertError::TooLarge);
         }
         let after = Stored { entry, ..before };
-        let node = self.node_of(&before);
         if entry.is_shadow() {
             self.clear_tags(node, &before);
         }
@@ -40,8 +39,7 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     /// The caller drops the store's reference to the folio with release, after this call:
     /// [`Found::is_current`](crate::Found::is_current) relies on it.
     pub fn remove(&mut self, index: PageIndex) -> Option<Stored> {
-        let before = self.get(index)?;
-        let node = self.node_of(&before);
+        let (node, before) = self.locate(index)?;
         self.erase(node, &before);
         self.guarded.figures.change(&before, false);
         if let Some(node) = node {

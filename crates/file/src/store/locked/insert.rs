@@ -12,6 +12,7 @@ use crate::source::{Needs, NodeSource, Reserve};
 use crate::store::error::InsertError;
 use crate::store::tag::Filter;
 use crate::word::{Holds, Word};
+use core::ops::Range;
 use quire_arch::Execution;
 
 impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
@@ -32,6 +33,11 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         if !new.entry.fits(new.order.pages()) {
             return Err(InsertError::TooLarge);
         }
+        if let Some((node, words)) = self.empty_words(&new) {
+            self.set_words(node, words, (Word::NONE, Word::entry(new.order, new.entry)));
+            self.guarded.figures.change(&new, true);
+            return Ok(None);
+        }
         let needs = self.plan(&new).map_err(InsertError::Occupied)?;
         if !reserve.has(needs) {
             return Err(InsertError::NeedsNodes(needs));
@@ -45,16 +51,16 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
                 self.drop_word(old, 0, &mut shadow);
             }
             Some(node) => {
-                let first = node.level().slot(new.start.get());
-                let word = Word::entry(new.order, new.entry);
-                for nth in 0..node.level().words_of(new.order) {
-                    let old = node.word(first + nth);
-                    self.set_word(node, first + nth, word);
-                    self.drop_word(
-                        old,
-                        new.start.get() + nth as u64 * node.level().word_pages(),
-                        &mut shadow,
-                    );
+                let (slots, word) = (words_in(node, &new), Word::entry(new.order, new.entry));
+                if are_empty(node, slots.clone()) {
+                    self.set_words(node, slots, (Word::NONE, word));
+                } else {
+                    for (slot, nth) in slots.zip(0..) {
+                        let old = node.word(slot);
+                        self.set_word(node, slot, word);
+                        let page = new.start.get() + nth * node.level().word_pages();
+                        self.drop_word(old, page, &mut shadow);
+                    }
                 }
             }
         }
@@ -63,6 +69,18 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
             self.lower();
         }
         Ok(shadow)
+    }
+
+    /// The words of an entry, if its node is there and they are empty. So it is for most of a file.
+    #[inline]
+    fn empty_words(&self, new: &Stored) -> Option<(HeldNode<'s>, Range<usize>)> {
+        let (start, target) = (new.start.get(), Level::of(new.order));
+        let mut node = self.root_node().filter(|root| root.holds(start))?;
+        while node.level() > target {
+            node = node.child(node.slot(start))?;
+        }
+        let slots = words_in(node, new);
+        (node.level() == target && are_empty(node, slots.clone())).then_some((node, slots))
     }
 
     /// The nodes that an insertion needs, or what stands in its way.
@@ -105,9 +123,9 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         let (start, target) = (new.start.get(), Level::of(new.order));
         let mut node = node;
         while node.level() > target {
-            let word = node.word(node.level().slot(start));
+            let word = node.word(node.slot(start));
             match (word.holds(), node.level().below()) {
-                (Holds::Node(_), _) => match node.child(node.level().slot(start)) {
+                (Holds::Node(_), _) => match node.child(node.slot(start)) {
                     Some(child) => node = child,
                     None => return Ok(()),
                 },
@@ -118,9 +136,7 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
                 (_, None) => return Ok(()),
             }
         }
-        let first = node.level().slot(start);
-        let words = first..first + node.level().words_of(new.order);
-        if words.clone().all(|slot| node.word(slot) == Word::NONE) {
+        if are_empty(node, words_in(node, new)) {
             return Ok(());
         }
         self.only_shadows(new.range())
@@ -170,7 +186,7 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
             node = above;
         }
         loop {
-            let slot = node.level().slot(start);
+            let slot = node.slot(start);
             if let Some(larger) = node.word(slot).stored(start).filter(|old| old.order > new.order) {
                 if let Entry::Shadow(payload) = larger.entry {
                     *shadow = Some(payload);
@@ -218,6 +234,18 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
             _ => {}
         }
     }
+}
+
+/// The words of `new` in a node of its level.
+#[inline]
+fn words_in(node: HeldNode<'_>, new: &Stored) -> Range<usize> {
+    let first = node.slot(new.start.get());
+    first..first + node.level().words_of(new.order)
+}
+
+#[inline]
+fn are_empty(node: HeldNode<'_>, mut slots: Range<usize>) -> bool {
+    slots.all(|slot| node.word(slot) == Word::NONE)
 }
 
 /// The nodes on the way from a node of level `top` down to the words of `new`, other than those that hold the

@@ -18,7 +18,7 @@ use crate::entry::Stored;
 use crate::index::PageIndex;
 use crate::node::{HeldNode, TAGS};
 use crate::source::NodeSource;
-use crate::word::{Holds, Word};
+use crate::word::Word;
 use core::fmt;
 use quire_arch::Execution;
 use quire_sync::SpinGuard;
@@ -39,18 +39,24 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
 
     /// What the file has at page `index`.
     pub fn get(&self, index: PageIndex) -> Option<Stored> {
+        self.locate(index).map(|(_, stored)| stored)
+    }
+
+    /// The same, with the node of its words; none if it is the root.
+    #[inline]
+    pub(super) fn locate(&self, index: PageIndex) -> Option<(Option<HeldNode<'s>>, Stored)> {
         let page = index.get();
         let Some(mut node) = self.root_node() else {
-            return self.root().stored(0).filter(|stored| stored.range().contains(index));
+            return self.root().stored(0).filter(|stored| page < stored.order.pages()).map(|it| (None, it));
         };
-        if !node.level().holds(page) {
+        if !node.holds(page) {
             return None;
         }
         loop {
-            let slot = node.level().slot(page);
+            let slot = node.slot(page);
             match node.child(slot) {
                 Some(child) => node = child,
-                None => return node.word(slot).stored(page),
+                None => return node.word(slot).stored(page).map(|stored| (Some(node), stored)),
             }
         }
     }
@@ -61,18 +67,15 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     }
 
     pub(super) fn root_node(&self) -> Option<HeldNode<'s>> {
-        match self.root().holds() {
-            // SAFETY: the lock is held, and the root is in the store.
-            Holds::Node(link) => Some(unsafe { HeldNode::new(link.cast()) }),
-            _ => None,
-        }
+        // SAFETY: the lock is held, and the root is in the store.
+        self.root().node().map(|link| unsafe { HeldNode::new(link.cast()) })
     }
 
     /// The node with the words of an entry that is in the store; `None` if it is the root.
     pub(super) fn node_of(&self, stored: &Stored) -> Option<HeldNode<'s>> {
         let mut node = self.root_node()?;
         while !node.level().is_of(stored.order) {
-            node = node.child(node.level().slot(stored.start.get()))?;
+            node = node.child(node.slot(stored.start.get()))?;
         }
         Some(node)
     }

@@ -20,11 +20,12 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     }
 
     fn change_tag(&mut self, index: PageIndex, tag: Tag, on: bool) -> bool {
-        let Some(stored) = self.get(index).filter(|stored| !stored.entry.is_shadow()) else { return false };
-        match self.node_of(&stored) {
+        let located = self.locate(index).filter(|(_, stored)| !stored.entry.is_shadow());
+        let Some((node, stored)) = located else { return false };
+        match node {
             None => self.guarded.root_tags[tag.index()] = on,
             Some(node) => {
-                let slot = node.level().slot(stored.start.get());
+                let slot = node.slot(stored.start.get());
                 let mask = words_mask(slot, node.level().words_of(stored.order));
                 mark(node, tag.index(), mask, on);
             }
@@ -34,9 +35,9 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
 
     /// Whether the entry at `index` has the tag.
     pub fn has_tag(&self, index: PageIndex, tag: Tag) -> bool {
-        self.get(index).is_some_and(|stored| match self.node_of(&stored) {
+        self.locate(index).is_some_and(|(node, _)| match node {
             None => self.guarded.root_tags[tag.index()],
-            Some(node) => node.counts().tags[tag.index()] >> node.level().slot(index.get()) & 1 != 0,
+            Some(node) => node.counts().tags[tag.index()] >> node.slot(index.get()) & 1 != 0,
         })
     }
 
@@ -54,7 +55,7 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     /// Sets a tag of all words of an entry in `node`.
     pub(super) fn tag_all(&mut self, node: HeldNode<'s>, tag: usize, stored: &Stored) {
         debug_assert!(tag < TAGS);
-        let (level, slot) = (node.level(), node.level().slot(stored.start.get()));
+        let (level, slot) = (node.level(), node.slot(stored.start.get()));
         mark(node, tag, words_mask(slot, level.words_of(stored.order)), true);
     }
 }

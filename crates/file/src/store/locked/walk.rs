@@ -24,7 +24,7 @@ impl<E: Execution, S: NodeSource> LockedStore<'_, E, S> {
             let root = self.root().stored(0)?;
             return (tagged && root.range().contains(PageIndex::known(page))).then_some(root);
         };
-        if !root.level().holds(page) {
+        if !root.holds(page) {
             return None;
         }
         let mut node = root;

@@ -7,6 +7,7 @@ use crate::node::{HeldNode, TAGS};
 use crate::source::{NodeSource, Reserve, retire};
 use crate::store::tag::{mark, words_mask};
 use crate::word::{Holds, Word};
+use core::ops::Range;
 use quire_arch::Execution;
 use quire_sync::atomic::Ordering;
 
@@ -22,17 +23,31 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         reserve.take(level)
     }
 
-    /// Writes a word, and counts it: nothing else does.
+    /// Writes a word, and counts it: nothing else does but [`set_words`](Self::set_words).
     pub(super) fn set_word(&mut self, node: HeldNode<'s>, slot: usize, word: Word) {
-        let before = node.word(slot);
-        let is_new = u8::from(before == Word::NONE);
-        let (was_shadow, is_shadow) = (u8::from(before.is_shadow()), u8::from(word.is_shadow()));
-        let goes = u8::from(word == Word::NONE);
-        node.store(slot, word);
+        self.set_words(node, slot..slot + 1, (node.word(slot), word));
+    }
+
+    /// Writes words that are all the same, and will be.
+    #[inline]
+    pub(super) fn set_words(
+        &mut self,
+        node: HeldNode<'s>,
+        slots: Range<usize>,
+        (before, after): (Word, Word),
+    ) {
+        let count = slots.len() as u8;
+        for slot in slots {
+            debug_assert_eq!(node.word(slot), before);
+            node.store(slot, after);
+        }
+        let (is_new, goes) = (before == Word::NONE, after == Word::NONE);
+        let (was_shadow, is_shadow) = (before.is_shadow(), after.is_shadow());
         if (is_new, was_shadow) != (goes, is_shadow) {
+            let of = |condition: bool| if condition { count } else { 0 };
             node.count(|counts| {
-                counts.words = counts.words + is_new - goes;
-                counts.shadows = counts.shadows + is_shadow - was_shadow;
+                counts.words = counts.words + of(is_new) - of(goes);
+                counts.shadows = counts.shadows + of(is_shadow) - of(was_shadow);
             });
             self.list_shadow_node(node);
         }
@@ -57,34 +72,34 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
         self.guarded.root_tags = [false; TAGS];
     }
 
-    /// Writes the words of an entry, into `node` or as the root.
+    /// Writes the words of an entry, into `node` or as the root. Until now they were all the same.
     pub(super) fn write(&mut self, node: Option<HeldNode<'s>>, stored: &Stored) {
-        let word = Word::entry(stored.order, stored.entry);
-        let Some(node) = node else { return self.set_root(word) };
-        let first = node.level().slot(stored.start.get());
-        for slot in first..first + node.level().words_of(stored.order) {
-            self.set_word(node, slot, word);
-        }
+        self.overwrite(node, stored, Word::entry(stored.order, stored.entry));
     }
 
     /// Empties the words of an entry, and forgets its tags.
     pub(super) fn erase(&mut self, node: Option<HeldNode<'s>>, stored: &Stored) {
         self.clear_tags(node, stored);
-        let Some(node) = node else { return self.set_root(Word::NONE) };
-        let first = node.level().slot(stored.start.get());
-        for slot in first..first + node.level().words_of(stored.order) {
-            self.set_word(node, slot, Word::NONE);
-        }
+        self.overwrite(node, stored, Word::NONE);
     }
 
+    #[inline]
+    fn overwrite(&mut self, node: Option<HeldNode<'s>>, stored: &Stored, word: Word) {
+        let Some(node) = node else { return self.set_root(word) };
+        let first = node.slot(stored.start.get());
+        self.set_words(node, first..first + node.level().words_of(stored.order), (node.word(first), word));
+    }
+
+    #[inline]
     pub(super) fn clear_tags(&mut self, node: Option<HeldNode<'s>>, stored: &Stored) {
         let Some(node) = node else {
             self.guarded.root_tags = [false; TAGS];
             return;
         };
-        let mask = words_mask(node.level().slot(stored.start.get()), node.level().words_of(stored.order));
-        for tag in 0..TAGS {
-            mark(node, tag, mask, false);
+        // Most entries have none.
+        if node.counts().tags != [0; TAGS] {
+            let mask = words_mask(node.slot(stored.start.get()), node.level().words_of(stored.order));
+            (0..TAGS).for_each(|tag| mark(node, tag, mask, false));
         }
     }
 
@@ -113,7 +128,10 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
             self.retire(node);
             node = parent;
         }
-        self.lower();
+        // Below the root nothing is lowered.
+        if node.parent().is_none() {
+            self.lower();
+        }
     }
 
     /// Makes the tree as low as it can be.
