@@ -8,12 +8,14 @@ pub(crate) mod machine;
 use crate::common::*;
 use crate::shortage::{Looks, create, memory_of, spaces_of};
 use machine::{
-    Machine, ONE, TEST, after_each_hold, at_the_next_look_at_the_clock, exhaust, holds,
+    Machine, ONE, TEST, after_all_holds, after_each_hold, at_the_next_look_at_the_clock, exhaust, holds,
     most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
 };
 use quire_frame::AllocRequest;
 use quire_reclaim::Policy;
 use quire_space::{Need, Reclaim, Spaces};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -138,6 +140,39 @@ fn a_mapping_that_is_split_while_a_block_is_looked_for_is_collapsed() {
     let collapsed =
         after_each_hold(LockClass::Mmap, step, || space.madvise(area, BLOCKS * MIB2, Advice::Collapse));
     assert_eq!((collapsed, frames.events().pmd_mapped()), (Ok(()), BLOCKS));
+}
+
+/// Hazard: a page is pinned when a collapse has looked for pins, while the table is still in reach, and the
+/// device goes on with a page that the program has lost. It is tried whenever a lock of a table is dropped.
+#[test]
+fn a_page_that_is_pinned_beside_a_collapse_stays_the_programs_own() {
+    // Returns whether there was an `nth` such lock, and whether the page is collapsed.
+    let pin_at = |nth: usize| {
+        let memory = memory_of(1 << 12, 1, |_| ());
+        let space: &'static _ = Box::leak(Box::new(memory.create_space().unwrap()));
+        let area = map_at(space, GIB, MIB2, RW);
+        space.fault(area, Access::Write).unwrap();
+        let pinned: Rc<Cell<Option<PinnedPage<'static, Machine>>>> = Rc::default();
+        let (made, mut held, reached) = (Rc::clone(&pinned), 0, Rc::new(Cell::new(false)));
+        let reaches = Rc::clone(&reached);
+        let step = move |class| {
+            if matches!(class, LockClass::PteTable | LockClass::UpperTable) {
+                held += 1;
+                if held == nth {
+                    reaches.set(true);
+                    made.set(space.pin_page_fast(area, Access::Write));
+                }
+            }
+        };
+        let collapsed = after_all_holds(step, || space.madvise(area, MIB2, Advice::Collapse));
+        if let Some(pinned) = pinned.take() {
+            let mapped = space.pin_page(area, Access::Read).unwrap();
+            assert_eq!(mapped.pfn(), pinned.pfn(), "pinned at lock {nth}: {collapsed:?}");
+        }
+        (reached.get(), collapsed.is_ok())
+    };
+    let outcomes: Vec<bool> = (1..).map(pin_at).take_while(|it| it.0).map(|it| it.1).collect();
+    assert!(outcomes.contains(&true) && outcomes.contains(&false), "{outcomes:?}");
 }
 
 /// A program with a page to touch writes to it while `others` run, which get all frames of the machine. No
