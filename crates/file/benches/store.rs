@@ -1,7 +1,7 @@
 //! What the folio store costs: 2^20 entries of one order, in the order of their pages and shuffled.
 //!
-//! `cargo bench -p quire-file` prints nanoseconds for each operation, beside a `BTreeMap`, which has no look-up
-//! without a lock; and the look-up beside a thread that inserts and removes, with the ratio of both.
+//! `cargo bench -p quire-file` prints nanoseconds for each operation, beside a `BTreeMap`, which has no
+//! look-up without a lock; and the look-up beside a thread that inserts and removes, with the ratio of both.
 //! `count NAME N` does one operation for N entries, to be run under callgrind (`scripts/instructions.sh`).
 
 #![allow(clippy::unwrap_used, reason = "a bench fails by panicking")]
@@ -88,7 +88,8 @@ impl<'f> File<'f> {
 
     fn locked<R>(&self, change: impl FnOnce(&mut LockedStore<'_, Machine, NodesOn<'f, Machine>>) -> R) -> R {
         let _pin = self.frames.platform().pin();
-        // SAFETY: each lock of the store is passed these nodes, which are retired through the epoch of the frames.
+        // SAFETY: each lock of the store is passed these nodes, which are retired through the epoch of the
+        // frames.
         change(&mut unsafe { self.store.lock(&self.nodes) })
     }
 

@@ -117,6 +117,7 @@ impl<'n> NodeRef<'n> {
         unsafe { (*self.head.as_ptr()).level }
     }
 
+    /// The digit of `index` at this level with those above it, and the largest digit.
     #[inline]
     fn digits(self, index: u64) -> (u64, u64) {
         // SAFETY: the node is readable, and neither changes.

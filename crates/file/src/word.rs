@@ -90,6 +90,7 @@ impl Word {
     /// The node that it links to.
     #[inline]
     pub(crate) fn node(self) -> Option<NonNull<Linked>> {
+        // A node's address is a multiple of 8, so a link has none of these bits; `NONE` is null.
         let is_other = self.0 & (KIND_MASK | Self::GONE.0) != LINK;
         if is_other { None } else { NonNull::new(ptr::with_exposed_provenance_mut(self.0 as usize)) }
     }

@@ -1,5 +1,5 @@
-//! The messages of Perfetto's schema (`protos/perfetto/trace`) that are written here: their field numbers, and their
-//! bytes.
+//! The messages of Perfetto's schema (`protos/perfetto/trace`) that are written here: their field numbers,
+//! and their bytes.
 
 use prost::encoding::{self, WireType, encode_key, encode_varint};
 
