@@ -33,20 +33,39 @@ pub(crate) fn wait_until(happened: impl Fn() -> bool) {
 pub(crate) struct StartLine {
     threads: usize,
     arrived: AtomicUsize,
+    /// A thread has panicked, or was not started: it does not come.
+    broken: AtomicBool,
 }
 
 impl StartLine {
     pub(crate) fn new(threads: usize) -> Self {
-        Self { threads, arrived: AtomicUsize::new(0) }
+        Self { threads, arrived: AtomicUsize::new(0), broken: AtomicBool::new(false) }
     }
 
     /// Waits until every thread has come here as often as this one. None may leave it out, even when its work
     /// failed.
+    ///
+    /// # Panics
+    ///
+    /// When another thread does not come.
     pub(crate) fn wait(&self) {
         // Work that a thread did before is seen after: this addition and this load are the release and the
         // acquire. No thread comes again before all have come.
         let all = (self.arrived.fetch_add(1, Ordering::AcqRel) / self.threads + 1) * self.threads;
-        wait_until(|| self.arrived.load(Ordering::Acquire) >= all);
+        let have_come = || self.arrived.load(Ordering::Acquire) >= all;
+        wait_until(|| have_come() || self.broken.load(Ordering::Relaxed));
+        assert!(have_come(), "another thread does not come");
+    }
+}
+
+/// Where a thread panics while it has this, the others wait for it no longer.
+struct Expected<'l>(&'l StartLine);
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.broken.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -101,7 +120,7 @@ impl<T> Ring<T> {
 ///
 /// # Panics
 ///
-/// When a thread panics.
+/// When a thread panics, or cannot be started.
 pub(crate) fn on_threads<R: Send>(threads: usize, work: impl Fn(usize, &StartLine) -> R + Sync) -> Vec<R> {
     let usable = sched_getaffinity(None).unwrap_or_default();
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| usable.is_set(cpu)).collect();
@@ -113,9 +132,11 @@ pub(crate) fn on_threads<R: Send>(threads: usize, work: impl Fn(usize, &StartLin
             // If the host does not allow it, the thread runs anywhere, at some cost in precision.
             let _ = sched_setaffinity(None, &own);
         }
+        let _expected = Expected(line);
         work(number, line)
     };
     thread::scope(|scope| {
+        let _expected = Expected(line);
         let running: Vec<_> = (0..threads).map(|number| scope.spawn(move || run(number))).collect();
         let ended = running.into_iter().map(thread::ScopedJoinHandle::join);
         ended.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
@@ -146,5 +167,15 @@ mod tests {
             (number, seen, after.load(Ordering::Relaxed))
         });
         assert_eq!(seen, [(0, 3, 3), (1, 3, 3), (2, 3, 3)]);
+    }
+
+    /// Hazard: the others wait at the line for ever, and the panic ends nothing.
+    #[test]
+    #[should_panic(expected = "the first one")]
+    fn a_thread_that_panics_is_not_waited_for() {
+        on_threads(2, |number, line| {
+            assert!(number > 0, "the first one");
+            line.wait();
+        });
     }
 }

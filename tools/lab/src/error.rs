@@ -34,6 +34,9 @@ pub enum LabError {
     /// The allocator under test had no block of this order though there is enough memory.
     #[error("no block of order {0} though there is enough memory")]
     NoBlock(Order),
+    /// A case of the harness is not one of so many threads.
+    #[error("the case {0} cannot be run by {1} threads")]
+    Threads(&'static str, usize),
     /// A block of the lab's own could not be freed.
     #[error("the block at {0:?} could not be freed: {1}")]
     Kept(Pfn, FreeError),

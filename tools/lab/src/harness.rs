@@ -123,8 +123,12 @@ struct Turn<'r, A> {
 ///
 /// # Errors
 ///
-/// The allocator had no block left, or did not free one. All blocks that it frees were freed by then.
+/// The case cannot be [run](BlockCase::runs_with) by so many threads; the allocator had no block left, or did
+/// not free one. All blocks that it frees were freed by then.
 pub fn round<A: BlockAllocator>(allocator: &A, case: BlockCase, load: Load) -> Result<Vec<f64>, LabError> {
+    if !case.runs_with(load.threads) {
+        return Err(LabError::Threads(case.name(), load.threads));
+    }
     let rings: Vec<_> = (0..load.threads.div_ceil(2)).map(|_| Ring::new(BATCHES)).collect();
     let threads = on_threads(load.threads, |number, line| {
         let turn = Turn { allocator, load, line, ring: &rings[number / 2] };
@@ -228,5 +232,39 @@ impl<A: BlockAllocator> Turn<'_, A> {
             }
         }
         result
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As many blocks as are asked for.
+    struct Endless;
+
+    impl BlockAllocator for Endless {
+        type Core = ();
+
+        fn on_core<R>(&self, _: usize, work: impl FnOnce(&()) -> R) -> R {
+            work(&())
+        }
+
+        fn get(&self, (): &(), _: Order) -> Option<Pfn> {
+            Some(Pfn(1))
+        }
+
+        fn put(&self, (): &(), _: Pfn, _: Order) -> bool {
+            true
+        }
+    }
+
+    /// Hazard: a thread fills a ring from which none takes, and waits for ever.
+    #[test]
+    fn a_thread_without_a_partner_is_refused() {
+        for (case, threads) in [(BlockCase::Remote, 1), (BlockCase::Remote, 3), (BlockCase::Pairs, 0)] {
+            let load = Load { order: Order::ZERO, threads, count: 1000, seed: 1 };
+            let refused = round(&Endless, case, load);
+            assert!(matches!(refused, Err(LabError::Threads(..))), "{case:?} {threads}: {refused:?}");
+        }
     }
 }
