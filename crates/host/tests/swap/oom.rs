@@ -369,6 +369,7 @@ fn a_collapse_without_a_free_block_kills_no_program() {
             assert_eq!(result.map_err(Error::errno), Err(Errno::ENOMEM));
         }
         assert_eq!([&space, &other].map(|space| space.oom().is_killed()), [false; 2]);
+        assert_eq!(count(&machine, VmEvent::OomKill), 0);
         // A block counts as one with a folio or as one without, also where its folio takes a reclaim. The
         // first one without ends the call.
         let refused = u64::from(result.map_err(Error::errno) == Err(Errno::ENOMEM));
