@@ -9,16 +9,15 @@ use crate::common::*;
 use crate::shortage::{Looks, create, memory_of, spaces_of};
 use machine::{
     Machine, ONE, TEST, after_all_holds, after_each_hold, at_the_next_look_at_the_clock, exhaust, holds,
-    most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
+    let_time_fly, most_holds_under_a_pin, most_under_a_pin, put_all, run_on,
 };
 use quire_frame::AllocRequest;
 use quire_reclaim::Policy;
 use quire_space::{Need, Reclaim, Spaces};
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
-use std::thread;
 
 /// Hazard: a split looks for zeros in the pages of all mappings of a folio with interrupts off. Under one pin
 /// it looks at those of one mapping, twice.
@@ -205,27 +204,28 @@ fn frames_that_others_have_freed_are_found_before_a_program_is_killed() {
 }
 
 /// Hazard: what a reclaim frees without a note, as by an exit that ends in it, is not looked for when it is
-/// over, and a program is killed.
+/// over, and a program is killed. It is tried whenever the thread that looks for memory drops a CPU's lists.
 #[test]
 fn frames_that_others_free_without_a_note_are_found() {
-    assert_finds_what_others_free(|spaces, looks, taken, write| {
-        let begun = Barrier::new(2);
-        thread::scope(|scope| {
-            let begun = &begun;
-            scope.spawn(move || {
-                run_on(1);
-                let reclaiming = spaces.begin_reclaim();
-                begun.wait();
-                while looks.counts()[0] == 0 {
-                    thread::yield_now();
+    const LOCKS: u64 = 32;
+    let_time_fly();
+    for nth in 1..=LOCKS {
+        assert_finds_what_others_free(|spaces, looks, taken, write| {
+            let (mut held, mut others) = (0, Some((taken, spaces.begin_reclaim())));
+            let step = move || {
+                held += looks.counts()[0].min(1);
+                if held == nth
+                    && let Some((taken, reclaiming)) = others.take()
+                {
+                    run_on(1);
+                    put_all(spaces.frames(), taken, Order::ZERO);
+                    drop(reclaiming);
+                    run_on(0);
                 }
-                put_all(spaces.frames(), taken, Order::ZERO);
-                drop(reclaiming);
-            });
-            begun.wait();
-            write();
+            };
+            after_each_hold(LockClass::Pcp, step, write);
         });
-    });
+    }
 }
 
 /// Hazard: others free all that there is between the attempt that finds none and the thread's first look at

@@ -301,9 +301,11 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
             if is_over || tick - last >= EAGER_TICKS {
                 overs += u32::from(is_over);
                 // Those that are at it now may put back what they have before this thread has tried.
+                let were_beside = beside;
                 (seen, beside, last) = (now, is_any(), tick);
                 let discards = self.spaces.swap().discard().discards_ended();
-                if self.free_some(cause, need) {
+                // Those that were may have freed something between the look for room and their end.
+                if self.free_some(cause, need) || were_beside && self.has_room(need) {
                     return true;
                 }
                 beside |= self.spaces.swap().discard().discards_ended() != discards;
