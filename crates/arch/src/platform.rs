@@ -71,6 +71,10 @@ pub enum LockClass {
     SwapDevices,
     /// An address space's mmap lock.
     Mmap,
+    /// Whether folios of a file may be put into its cache, and be mapped.
+    Invalidate,
+    /// The mappings of a file.
+    FileRmap,
     /// The anon_vmas of one family of processes.
     Rmap,
     /// The list of all spaces of a machine.

@@ -345,7 +345,7 @@ impl<'a, P: Platform> Unmap<'a, '_, P> {
 
     /// Maps pages from `first` on again. Their write permissions are not known any more: a write faults.
     fn map_again(&self, slots: &[AtomicU64], first: Pfn) {
-        let flags = (self.mapped.vma.flags.leaf_flags() - LeafFlags::WRITE) | USED;
+        let flags = (self.mapped.vma.leaf_flags() - LeafFlags::WRITE) | USED;
         for (entry, nth) in slots.iter().zip(0..) {
             let leaf = Entry::Leaf(Leaf { pfn: first.offset(nth), flags });
             entry.store(P::Paging::encode(leaf, Level::PTE), Ordering::Release);

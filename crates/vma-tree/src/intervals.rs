@@ -7,10 +7,14 @@
 //! offsets do not change the depth. Links lie in the members, so that nothing is allocated, and lead upwards
 //! too, so that nothing is searched for before it is removed, and nothing recurses.
 //!
-//! Members may overlap, and several may hold the same offsets.
+//! Members may overlap, and several may hold the same offsets. Those that begin at the same offset keep the
+//! order in which they were put in: a walk meets a mapping of a file before the copies that forks made of it.
+//!
+//! A member may have a place in several trees, one for each type `Tree` for which it is a [`Member`].
 
 use core::cell::Cell;
 use core::fmt;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 type Link<T> = Cell<Option<NonNull<T>>>;
@@ -36,8 +40,8 @@ const BALANCE: u32 = 3;
 /// An inner subtree heavier by this factor needs a double rotation.
 const LEAN: u32 = 2;
 
-/// A member's place in a tree.
-pub struct IntervalLink<T> {
+/// A member's place in a tree of the kind `Tree`.
+pub struct IntervalLink<T, Tree> {
     parent: Link<T>,
     below: [Link<T>; 2],
     /// Members in the subtree; 0 outside of a tree.
@@ -46,15 +50,16 @@ pub struct IntervalLink<T> {
     last: Cell<u64>,
     /// The largest `last` in the subtree.
     reach: Cell<u64>,
+    of: PhantomData<fn() -> Tree>,
 }
 
 // SAFETY: a place is read and written only under the lock of its tree (contract of `IntervalTree`), and what
 // it links are shared objects, so that it does not matter which thread holds the lock.
-unsafe impl<T: Sync> Send for IntervalLink<T> {}
+unsafe impl<T: Sync, Tree> Send for IntervalLink<T, Tree> {}
 // SAFETY: the cells are read and written only under the lock of the tree (contract of `IntervalTree`).
-unsafe impl<T: Sync> Sync for IntervalLink<T> {}
+unsafe impl<T: Sync, Tree> Sync for IntervalLink<T, Tree> {}
 
-impl<T> IntervalLink<T> {
+impl<T, Tree> IntervalLink<T, Tree> {
     /// No place yet.
     pub const fn new() -> Self {
         Self {
@@ -64,6 +69,7 @@ impl<T> IntervalLink<T> {
             first: Cell::new(0),
             last: Cell::new(0),
             reach: Cell::new(0),
+            of: PhantomData,
         }
     }
 
@@ -94,33 +100,34 @@ impl<T> IntervalLink<T> {
     }
 }
 
-/// What has a place in a tree.
+/// What has a place in a tree of the kind `Tree`.
 ///
 /// # Safety
 ///
 /// `place` returns the same place of the same member every time.
-pub unsafe trait Member: Sized {
+pub unsafe trait Member<Tree>: Sized {
     /// The member's place.
-    fn place(&self) -> &IntervalLink<Self>;
+    fn place(&self) -> &IntervalLink<Self, Tree>;
 }
 
 /// The members, by the offsets that they hold.
 ///
 /// All methods but `new` rely on one lock, of the tree's owner: it is held exclusively to change the tree and
 /// held in some way to look. A member stays where it is and lives for as long as it is in the tree.
-pub struct IntervalTree<T> {
+pub struct IntervalTree<T, Tree> {
     root: Link<T>,
+    of: PhantomData<fn() -> Tree>,
 }
 
 // SAFETY: as for `IntervalLink`.
-unsafe impl<T: Sync> Send for IntervalTree<T> {}
+unsafe impl<T: Sync, Tree> Send for IntervalTree<T, Tree> {}
 // SAFETY: as for `IntervalLink`.
-unsafe impl<T: Sync> Sync for IntervalTree<T> {}
+unsafe impl<T: Sync, Tree> Sync for IntervalTree<T, Tree> {}
 
-impl<T: Member> IntervalTree<T> {
+impl<T: Member<Tree>, Tree> IntervalTree<T, Tree> {
     /// An empty tree.
     pub const fn new() -> Self {
-        Self { root: Cell::new(None) }
+        Self { root: Cell::new(None), of: PhantomData }
     }
 
     /// Whether it has no members.
@@ -160,7 +167,7 @@ impl<T: Member> IntervalTree<T> {
         let mut side = Side::Left;
         while let Some(node) = next {
             parent = next;
-            // Equal ones go right: the order among them means nothing.
+            // Equal ones go right: they stay in the order in which they come.
             side = if first < self.place(node).first.get() { Side::Left } else { Side::Right };
             next = self.place(node).at(side);
         }
@@ -293,7 +300,7 @@ impl<T: Member> IntervalTree<T> {
         }
     }
 
-    fn place(&self, member: NonNull<T>) -> &IntervalLink<T> {
+    fn place(&self, member: NonNull<T>) -> &IntervalLink<T, Tree> {
         // SAFETY: a member lives while it is in the tree, and the one that is put in or taken out lives
         // during that call. No reference outlives the method that asks for it.
         unsafe { member.as_ref() }.place()
@@ -429,26 +436,26 @@ impl<T: Member> IntervalTree<T> {
     }
 }
 
-impl<T: Member> Default for IntervalTree<T> {
+impl<T: Member<Tree>, Tree> Default for IntervalTree<T, Tree> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> fmt::Debug for IntervalTree<T> {
+impl<T, Tree> fmt::Debug for IntervalTree<T, Tree> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Members may be looked at only under the lock.
         f.debug_struct("IntervalTree").finish_non_exhaustive()
     }
 }
 
-impl<T> Default for IntervalLink<T> {
+impl<T, Tree> Default for IntervalLink<T, Tree> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> fmt::Debug for IntervalLink<T> {
+impl<T, Tree> fmt::Debug for IntervalLink<T, Tree> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // May be read only under the lock of the tree.
         f.debug_struct("IntervalLink").finish_non_exhaustive()

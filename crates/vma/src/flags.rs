@@ -2,7 +2,6 @@
 
 use bitflags::bitflags;
 use quire_arch::LeafFlags;
-use quire_pagetable::Permissions;
 
 bitflags! {
     /// Protection flags (`PROT_*`, with Linux's values).
@@ -119,13 +118,6 @@ impl VmFlags {
         flags.set(LeafFlags::WRITE, self.contains(Self::WRITE));
         flags.set(LeafFlags::EXECUTE, self.contains(Self::EXEC));
         flags
-    }
-
-    /// The permissions of the pages of such a VMA.
-    #[doc(hidden)]
-    #[inline]
-    pub fn permissions(self) -> Permissions {
-        Permissions { leaf: self.leaf_flags(), shared: self.contains(Self::SHARED) }
     }
 
     /// Counts in the data segment, for `RLIMIT_DATA`: private, writable and not a stack.

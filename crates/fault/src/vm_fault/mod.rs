@@ -57,7 +57,7 @@ impl<P: Platform> VmFault<'_, P> {
     /// The permissions that the entry gets. More is allowed than before, so stale translations are harmless:
     /// they fault and find this entry. On a read, a page not known to be exclusive stays write-protected.
     pub(crate) fn allowed(&self) -> LeafFlags {
-        let mut allowed = self.vma.flags.leaf_flags();
+        let mut allowed = self.vma.leaf_flags();
         if !self.is_write() && self.is_private() {
             allowed.remove(LeafFlags::WRITE);
         }

@@ -72,7 +72,7 @@ fn share_in_table<P: Platform>(
     fence(Ordering::SeqCst);
     let range = pages_from(pages_from(part.start(), from).end(), to - from);
     tables.space().flush(memory.frames(), &pin, range, FlushCause::Split);
-    let flags = (vma.flags.leaf_flags() - LeafFlags::WRITE) | LeafFlags::SPECIAL;
+    let flags = (vma.leaf_flags() - LeafFlags::WRITE) | LeafFlags::SPECIAL;
     let zeros = P::Paging::encode(Entry::Leaf(Leaf { pfn: memory.zero_page(), flags }), Level::PTE);
     let mut gone = 0;
     for (nth, entry) in entries.iter().enumerate() {

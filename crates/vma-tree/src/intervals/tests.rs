@@ -2,34 +2,41 @@
 
 use super::{IntervalLink, IntervalTree, Member, Side};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::vec::Vec;
 
+/// The kind of the tree.
+struct Only;
+
 struct Item {
-    place: IntervalLink<Self>,
+    place: IntervalLink<Self, Only>,
+    /// The number of the step that gave it its first offset.
+    came: Cell<u64>,
 }
 
 // SAFETY: the place is a field.
-unsafe impl Member for Item {
-    fn place(&self) -> &IntervalLink<Self> {
+unsafe impl Member<Only> for Item {
+    fn place(&self) -> &IntervalLink<Self, Only> {
         &self.place
     }
 }
 
 /// A tree, and what must be in it: each member with its offsets.
 struct Both {
-    tree: IntervalTree<Item>,
+    tree: IntervalTree<Item, Only>,
     list: Vec<(Rc<Item>, u64, u64)>,
+    steps: Cell<u64>,
 }
 
 impl Both {
     fn new() -> Self {
-        Self { tree: IntervalTree::new(), list: Vec::new() }
+        Self { tree: IntervalTree::new(), list: Vec::new(), steps: Cell::new(0) }
     }
 
     fn insert(&mut self, first: u64, last: u64) {
-        let item = Rc::new(Item { place: IntervalLink::new() });
+        let item = Rc::new(Item { place: IntervalLink::new(), came: Cell::new(self.step()) });
         // SAFETY: one thread; the item is new, and the list keeps it until it is removed or the test ends.
         unsafe { self.tree.insert(NonNull::from(&*item), first, last) };
         self.list.push((item, first, last));
@@ -46,7 +53,15 @@ impl Both {
     fn change(&mut self, at: usize, first: u64, last: u64) {
         // SAFETY: as in `remove`.
         unsafe { self.tree.change(NonNull::from(&*self.list[at].0), first, last) };
+        if self.list[at].1 != first {
+            self.list[at].0.came.set(self.step());
+        }
         (self.list[at].1, self.list[at].2) = (first, last);
+    }
+
+    fn step(&self) -> u64 {
+        self.steps.set(self.steps.get() + 1);
+        self.steps.get()
     }
 
     fn len(&self) -> u32 {
@@ -66,8 +81,9 @@ impl Both {
         // SAFETY: one thread.
         let found: Vec<_> = unsafe { self.tree.holding(first, last) }.collect();
         // SAFETY: one thread.
-        let starts = found.iter().map(|&item| unsafe { self.tree.place(item).interval().0 });
-        assert!(starts.is_sorted());
+        let order =
+            found.iter().map(|item| unsafe { (item.as_ref().place.interval().0, item.as_ref().came.get()) });
+        assert!(order.is_sorted(), "not by their first offsets, or equal ones not as they came");
         let mut found: Vec<_> = found.iter().map(|item| item.as_ptr().cast_const()).collect();
         let holds = |(_, a, b): &&(_, u64, u64)| *a <= last && first <= *b;
         let mut wanted: Vec<_> = self.list.iter().filter(holds).map(|(item, ..)| Rc::as_ptr(item)).collect();

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::flags::VmFlags;
-use crate::space_core::{AnonVmaRef, Backing, VmaSnapshot};
+use crate::space_core::{AnonVmaRef, Backing, OfAnonVma, VmaSnapshot};
 use quire_arch::{VirtAddr, VirtRange};
 use quire_vma_tree::intervals::IntervalTree;
 use std::boxed::Box;
@@ -96,7 +96,7 @@ fn a_damaged_tree() {
     let scene = Scene::new();
     // SAFETY: the promise is broken: the VMA, alone in its tree, is in another one. Its place is unlinked,
     // while its own tree goes on to name it. All links still lead to live VMAs.
-    unsafe { IntervalTree::new().remove(NonNull::from(scene.vmas[5])) };
+    unsafe { IntervalTree::<_, OfAnonVma>::new().remove(NonNull::from(scene.vmas[5])) };
     scene.finds(AnonVmaViolation::Tree);
 }
 

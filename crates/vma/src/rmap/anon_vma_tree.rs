@@ -72,9 +72,21 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
         }
         Freed::ByCaller
     }
+
+    /// The same for a VMA that holds more than an anon_vma, and so is freed at the end in any case.
+    #[cold]
+    pub(super) fn leave_later(&self, vma: &Vma, emptied: &Emptied<'s, P>) {
+        if let Some(anon_vma) = self.anon_vma(vma.anon()) {
+            if anon_vma.leave(vma) {
+                emptied.list.add(anon_vma);
+            }
+            anon_vma.hold_for_departed();
+        }
+        emptied.departed.add(vma);
+    }
 }
 
-/// Who frees a VMA that has left its anon_vma.
+/// Who frees a VMA that has left its trees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "a VMA that is freed at the end is on a list until then"]
 pub enum Freed {
@@ -84,9 +96,10 @@ pub enum Freed {
     AtTheEnd,
 }
 
-/// What VMAs have left. Pages may still name the anon_vmas, so these are released only at the end: after the
-/// pages are out of the tables. The section that took out the last VMA releases for all of its space; a
-/// section that left VMAs of another space behind has a reference for each VMA that it took out.
+/// What VMAs have left. Pages may still name the anon_vmas, or be in the caches of the open files, so these are
+/// released only at the end: after the pages are out of the tables. The section that took the last VMA out of an
+/// anon_vma releases for all of its space; a section that left VMAs of another space behind has a reference for
+/// each VMA that it took out. Each VMA that maps an open file goes on to hold it.
 pub struct Emptied<'s, P: Platform> {
     rmap: Rmap<'s, P>,
     list: EmptiedList,
@@ -99,16 +112,29 @@ impl<'s, P: Platform> Emptied<'s, P> {
         Self { rmap, list: EmptiedList::default(), departed: DepartedList::default() }
     }
 
-    /// Takes off a VMA that left while others stayed, and drops its reference to its anon_vma: its pages are
-    /// out of the tables. The caller frees it.
+    /// Takes off a VMA that is freed at the end, and drops what it holds: its pages are out of the tables. The
+    /// caller frees it.
     #[inline]
     pub fn take_departed(&self) -> Option<NonNull<Vma>> {
         let vma = self.departed.take()?;
         // SAFETY: it has been on the list until now, so it is not freed.
-        if let Some(anon_vma) = unsafe { vma.as_ref() }.anon().get() {
+        self.release_departed(unsafe { vma.as_ref() });
+        Some(vma)
+    }
+
+    #[cold]
+    fn release_departed(&self, vma: &Vma) {
+        if let Some(anon_vma) = vma.anon().get() {
             self.release(anon_vma);
         }
-        Some(vma)
+        // SAFETY: the VMA is a holder until here.
+        if let Some(opening) = unsafe { vma.backing().opening() } {
+            // SAFETY: the VMA is a holder, and is freed now.
+            if unsafe { opening.let_go() } {
+                // SAFETY: it was the last one.
+                unsafe { self.rmap.closing().push(NonNull::from(opening)) };
+            }
+        }
     }
 
     /// Drops a reference to `anon_vma` that a list had, and frees what nothing holds any more: the anon_vma,

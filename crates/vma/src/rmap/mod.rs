@@ -1,4 +1,4 @@
-//! The rmap: from a page of private memory to the mappings that may map it.
+//! The rmap: from a page to the mappings that may map it.
 //!
 //! Every VMA that has private pages belongs to an [`AnonVma`]. The anon_vmas of a process and of its children
 //! form a tree. A page names the anon_vma that it was faulted in for, and only VMAs of that anon_vma and of
@@ -10,29 +10,39 @@
 //! that it meets. The anon_vma itself stays until the pages are out of the tables ([`Emptied`]). So a page
 //! that is mapped names an anon_vma that is not freed. A walker, which finds the page before it holds any
 //! lock, relies on that ([`walk`]).
+//!
+//! A page of a file names the file, whose [`FileMappings`](quire_file::FileMappings) has the VMAs ([`FileRmap`]).
+//! A change of VMAs takes both locks, in [`RmapLocks`].
 
 mod anon_vma_tree;
+mod file_rmap;
 mod owned;
+mod rmap_locks;
 mod walk;
 
 pub use anon_vma_tree::{AnonVmaTree, Branch, Emptied, Freed};
+pub use file_rmap::FileRmap;
+pub use rmap_locks::RmapLocks;
 pub use walk::{HeldMappings, Mapped};
 
 use crate::exits::Exits;
-use crate::space_core::AnonVma;
+use crate::space_core::{AnonVma, Vma};
 use core::fmt;
 use quire_arch::{Pin, Platform};
+use quire_file::ClosingStack;
 use quire_frame::AllocError;
 use quire_pagetable::MemoryCore;
 use quire_slab::SlabCache;
 use quire_sync::atomic::AtomicU64;
 
-/// The anon_vmas of a machine, and the spaces that exit later since the rmap led reclaim to them.
+/// The anon_vmas of a machine, the spaces that exit later since the rmap led reclaim to them, and the open files
+/// that are closed later since their last VMA left under locks.
 pub struct RmapState<P: Platform> {
     anon_vmas: SlabCache<AnonVma, P>,
     /// A number for each VMA that a fork copies, from 1.
     next_branch: AtomicU64,
     exits: Exits,
+    closing: ClosingStack<Vma>,
 }
 
 impl<P: Platform> RmapState<P> {
@@ -43,7 +53,12 @@ impl<P: Platform> RmapState<P> {
     /// When there is no frame for the slab cache.
     pub fn new(memory: &MemoryCore<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
         let anon_vmas = SlabCache::new(memory.frames(), pin, "anon_vma")?;
-        Ok(Self { anon_vmas, next_branch: AtomicU64::new(1), exits: Exits::new() })
+        Ok(Self {
+            anon_vmas,
+            next_branch: AtomicU64::new(1),
+            exits: Exits::new(),
+            closing: ClosingStack::new(),
+        })
     }
 
     /// The slab cache of anon_vmas.
@@ -88,6 +103,12 @@ impl<'s, P: Platform> Rmap<'s, P> {
     #[inline]
     pub fn exits(self) -> &'s Exits {
         &self.state.exits
+    }
+
+    /// The open files of the machine that are to be closed.
+    #[inline]
+    pub fn closing(self) -> &'s ClosingStack<Vma> {
+        &self.state.closing
     }
 }
 

@@ -5,63 +5,21 @@ mod membership;
 
 pub use anon_vma::AnonVma;
 pub(crate) use anon_vma::{EmptiedList, Scratch};
-pub(crate) use membership::DepartedList;
+pub(crate) use membership::{DepartedList, OfAnonVma};
 
 use crate::flags::VmFlags;
 use crate::lock::VmaLock;
 use crate::readahead::Readahead;
+use crate::space_core::Backing;
 use crate::swap_window::SwapInWindow;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use membership::Membership;
-use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
+use quire_arch::{LeafFlags, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
+use quire_file::Opening;
 use quire_frame::OwnerWord;
 use quire_pagetable::{NewPage, Permissions};
 use quire_sync::atomic::raw::{AtomicPtr, AtomicU64, Ordering};
-
-/// What a mapping maps.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(transparent)]
-pub struct Backing(u64);
-
-impl Backing {
-    /// Zero-filled memory of the program's own.
-    pub const ANONYMOUS: Self = Self(0);
-    const SHARED_ANONYMOUS: u64 = 1 << 63;
-    const FILE: u64 = 1 << 62;
-
-    /// The file with the embedder's number `id`, below 2^62 - 1.
-    #[inline]
-    pub const fn file(id: u64) -> Self {
-        Self(Self::zeros(id).0 | Self::FILE)
-    }
-
-    /// A private mapping of a file whose pages are all zeros (`/dev/zero`), number `id`: anonymous memory
-    /// that still names the file.
-    #[inline]
-    pub const fn zeros(id: u64) -> Self {
-        let number = (id & (Self::FILE - 1)) + 1;
-        Self(if number == Self::FILE { Self::FILE - 1 } else { number })
-    }
-
-    /// Memory without a file that is shared with children, number `id`.
-    #[inline]
-    pub const fn shared_anonymous(id: u64) -> Self {
-        Self(id | Self::SHARED_ANONYMOUS)
-    }
-
-    /// Whether pages belong to the program alone and start as zeros.
-    #[inline]
-    pub const fn is_anonymous(self) -> bool {
-        self.0 < Self::FILE
-    }
-
-    /// The embedder's number for the file, if it is a file.
-    #[inline]
-    pub const fn file_id(self) -> Option<u64> {
-        if self.0 & Self::SHARED_ANONYMOUS != 0 { None } else { (self.0 & !Self::FILE).checked_sub(1) }
-    }
-}
 
 /// A VMA's part in an [`AnonVma`]: where its private pages belong. It is given at the first private page,
 /// shared by mergeable neighbours, and decides which VMAs may merge.
@@ -141,7 +99,7 @@ pub struct Vma {
     /// Offset in pages into what is mapped; for private anonymous memory the page number of the address at
     /// which it was first mapped.
     page_offset: AtomicU64,
-    backing: AtomicU64,
+    backing: AtomicPtr<Opening<Self>>,
     anon: AtomicPtr<AnonVma>,
     branch: AtomicU64,
     membership: Membership,
@@ -208,17 +166,35 @@ impl VmaSnapshot {
     #[inline]
     pub fn new_page(&self, addr: VirtAddr) -> NewPage {
         NewPage {
-            leaf: self.flags.leaf_flags(),
+            leaf: self.leaf_flags(),
             index: self.page_offset_at(addr),
             owner: self.anon.owner_word(),
             locked: self.is_locked(),
         }
     }
 
+    /// The permissions of a page that the mapping maps for writing as much as it allows, before any write: a
+    /// write to a page of a file that is shared is noticed first ([`notices_writes`](Self::notices_writes)).
+    #[inline]
+    pub fn leaf_flags(&self) -> LeafFlags {
+        let mut flags = self.flags.leaf_flags();
+        if self.notices_writes() {
+            flags.remove(LeafFlags::WRITE);
+        }
+        flags
+    }
+
+    /// Whether the first write to a clean page faults though the mapping allows it, so that the file knows
+    /// that the page is dirty (Linux's write-notify).
+    #[inline]
+    pub fn notices_writes(&self) -> bool {
+        self.flags.contains(VmFlags::SHARED) && self.backing.is_opened()
+    }
+
     /// The permissions of the mapping's pages.
     #[inline]
     pub fn permissions(&self) -> Permissions {
-        self.flags.permissions()
+        Permissions { leaf: self.leaf_flags(), shared: self.flags.contains(VmFlags::SHARED) }
     }
 
     /// Whether its pages are to stay in memory.
@@ -251,7 +227,7 @@ impl Vma {
             end: AtomicU64::new(snapshot.range.end().0),
             flags: AtomicU64::new(snapshot.flags.bits()),
             page_offset: AtomicU64::new(snapshot.page_offset),
-            backing: AtomicU64::new(snapshot.backing.0),
+            backing: AtomicPtr::new(snapshot.backing.word()),
             anon: AtomicPtr::new(as_ptr(snapshot.anon.anon_vma)),
             branch: AtomicU64::new(snapshot.anon.branch),
             membership: Membership::new(),
@@ -280,7 +256,7 @@ impl Vma {
     /// What it maps.
     #[inline]
     pub fn backing(&self) -> Backing {
-        Backing(self.backing.load(Ordering::Relaxed))
+        Backing::of_word(self.backing.load(Ordering::Relaxed))
     }
 
     /// Its part in an anon_vma.
@@ -329,7 +305,7 @@ impl Vma {
         self.end.store(snapshot.range.end().0, Ordering::Relaxed);
         self.flags.store(snapshot.flags.bits(), Ordering::Relaxed);
         self.page_offset.store(snapshot.page_offset, Ordering::Relaxed);
-        self.backing.store(snapshot.backing.0, Ordering::Relaxed);
+        self.backing.store(snapshot.backing.word(), Ordering::Relaxed);
         self.anon.store(as_ptr(snapshot.anon.anon_vma), Ordering::Relaxed);
         self.branch.store(snapshot.anon.branch, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! The `anon_vma`: VMAs whose private pages belong together.
 
-use super::{Vma, VmaSnapshot};
+use super::{OfAnonVma, Vma, VmaSnapshot};
 use core::cell::Cell;
 use core::fmt;
 use core::ptr::{self, NonNull};
@@ -57,7 +57,7 @@ pub struct AnonVma {
     /// The children of one parent, in no order.
     previous: AnonVmaLink,
     next: AnonVmaLink,
-    pub(crate) vmas: IntervalTree<Vma>,
+    pub(crate) vmas: IntervalTree<Vma, OfAnonVma>,
     /// VMAs of several spaces have been in it. Set before a VMA of another space enters.
     joined: AtomicBool,
     pub(crate) stats: TreeStats,
