@@ -248,9 +248,13 @@ impl<P: Platform> Resolver<'_, '_, P> {
         };
         let anonymous = fault.kind() == Kind::Anonymous;
         flags.set(LeafFlags::DIRTY, fault.is_write());
-        if fault.is_private() && !anonymous {
-            // The first write makes the page the program's own, so it must fault.
-            flags.remove(LeafFlags::WRITE);
+        if !anonymous {
+            if fault.is_private() {
+                // The first write makes the page the program's own, so it must fault.
+                flags.remove(LeafFlags::WRITE);
+            } else if fault.is_write() {
+                flags |= fault.allowed();
+            }
         }
         if order == Order::ZERO {
             new.init_page(tables.memory().frames().known(pfn));

@@ -28,6 +28,7 @@ use core::slice;
 use list::SpaceList;
 use oom_turns::OomTurns;
 use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
+use quire_file::Opening;
 use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_pagetable::{
@@ -255,6 +256,16 @@ impl<P: Platform> Spaces<P> {
     #[inline]
     pub fn huge(&self) -> &HugeControls {
         self.thp.controls()
+    }
+
+    /// Calls `close` with each open file that has lost its last holder, to a mapping that went. It is the
+    /// callee's, to be closed. The caller holds no lock and is not pinned.
+    #[doc(hidden)]
+    pub fn close_openings(&self, close: impl FnMut(NonNull<Opening<Vma>>)) {
+        let closing = self.rmap().closing();
+        if !closing.is_empty() {
+            closing.take().for_each(close);
+        }
     }
 
     /// Number of spaces that exist.

@@ -57,12 +57,11 @@ impl<P: Platform> VmFault<'_, P> {
     /// The permissions that the entry gets. More is allowed than before, so stale translations are harmless:
     /// they fault and find this entry. On a read, a page not known to be exclusive stays write-protected.
     pub(crate) fn allowed(&self) -> LeafFlags {
-        let mut allowed = self.vma.leaf_flags();
-        if !self.is_write() && self.is_private() {
-            allowed.remove(LeafFlags::WRITE);
+        if self.is_write() {
+            return self.vma.flags.leaf_flags() | LeafFlags::DIRTY;
         }
-        allowed.set(LeafFlags::DIRTY, self.is_write());
-        allowed
+        let allowed = self.vma.leaf_flags();
+        if self.is_private() { allowed - LeafFlags::WRITE } else { allowed }
     }
 
     /// The orders that a new folio for it may have, besides order 0.

@@ -82,7 +82,7 @@ fn replace_block<'s, P: Platform>(
     let pmd = tables.find_pmd(start).ok_or(CollapseError::Unfit)?;
     let (collapse, snapshot) = (Collapse(tables), vma.snapshot());
     writer.lock_vma(vma);
-    let _family = writer.lock_anon_vmas([snapshot.anon]);
+    let _family = writer.lock_rmap(snapshot.backing, [snapshot.anon]);
     if collapse.check(table, limits)? == Presence::Partial {
         // Pages that were there, or were swapped in for it, were reclaimed since, or guards were installed.
         return Err(CollapseError::Unfit);

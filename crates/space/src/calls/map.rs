@@ -9,8 +9,9 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
+use quire_file::Opening;
 use quire_pagetable::{FlushCause, Unmapper};
-use quire_vma::{AnonVmaRef, Backing, Proposal, Protection, Rights, VmFlags};
+use quire_vma::{AnonVmaRef, Backing, Proposal, Protection, Rights, VmFlags, Vma};
 
 /// The flags of [`MappedFile::vm_flags`] that a mapping has.
 const OF_FILES: VmFlags = VmFlags::WHOLE
@@ -20,7 +21,12 @@ const OF_FILES: VmFlags = VmFlags::WHOLE
     .union(VmFlags::DONTCOPY)
     .union(VmFlags::DONTDUMP);
 
-pub(crate) fn mmap<P: Platform>(caller: Caller<'_, P>, request: &MapRequest) -> Result<VirtAddr, Error> {
+/// `mmap`. `opened` is the open file behind the request's, if that is not only a number; the caller holds it.
+pub(crate) fn mmap<P: Platform>(
+    caller: Caller<'_, P>,
+    request: &MapRequest,
+    opened: Option<&Opening<Vma>>,
+) -> Result<VirtAddr, Error> {
     let len = request.huge_pages.map_or(request.len, |(size, _)| size.align_up(request.len));
     if len == 0 {
         return Err(Error::ZeroLength);
@@ -36,7 +42,7 @@ pub(crate) fn mmap<P: Platform>(caller: Caller<'_, P>, request: &MapRequest) -> 
             start => start.max(layout.mmap_min),
         },
     };
-    let (range, flags) = caller.with_reclaim(|| map_once(caller, request, hint, len))?;
+    let (range, flags) = caller.with_reclaim(|| map_once(caller, (request, opened), hint, len))?;
     let populates = request.flags & (MapFlags::POPULATE | MapFlags::NONBLOCK) == MapFlags::POPULATE;
     if populates || flags.contains(VmFlags::LOCKED) {
         populate(caller, range);
@@ -48,7 +54,7 @@ pub(crate) fn mmap<P: Platform>(caller: Caller<'_, P>, request: &MapRequest) -> 
 #[inline(never)]
 fn map_once<P: Platform>(
     caller: Caller<'_, P>,
-    request: &MapRequest,
+    (request, opened): (&MapRequest, Option<&Opening<Vma>>),
     hint: VirtAddr,
     len: u64,
 ) -> Result<(VirtRange, VmFlags), Error> {
@@ -56,7 +62,7 @@ fn map_once<P: Platform>(
     check_map_count(&section)?;
     let addr = place(&section, request, hint, len)?;
     let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
-    Ok((range, map_request(&mut section, request, range)?))
+    Ok((range, map_request(&mut section, request, opened, range)?))
 }
 
 /// Refuses a new mapping where there are too many. Linux looks at that before it looks at the address.
@@ -64,10 +70,12 @@ pub(crate) fn check_map_count<P: Platform>(writer: &MmapWriter<'_, P>) -> Result
     if writer.mappings() > writer.core.limits.load().mappings { Err(Error::MapCountLimit) } else { Ok(()) }
 }
 
-/// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA.
+/// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA. `opened` is as for
+/// [`mmap`].
 pub(crate) fn map_request<P: Platform>(
     writer: &mut MmapWriter<'_, P>,
     request: &MapRequest,
+    opened: Option<&Opening<Vma>>,
     range: VirtRange,
 ) -> Result<VmFlags, Error> {
     let mut flags = flags_for(writer, request);
@@ -106,7 +114,9 @@ pub(crate) fn map_request<P: Platform>(
         flags |= VmFlags::ACCOUNT;
     }
     let (backing, page_offset) = match &request.file {
-        Some(file) if !file.vm_flags.contains(VmFlags::ZEROS) => (Backing::file(file.id), file.page_offset),
+        Some(file) if !file.vm_flags.contains(VmFlags::ZEROS) => {
+            (opened.map_or(Backing::file(file.id), Backing::opened), file.page_offset)
+        }
         Some(file) if request.is_shared_zeros() => {
             (Backing::shared_anonymous(writer.spaces.new_number()), file.page_offset)
         }

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{Platform, VirtAddr, VirtRange};
 use quire_pagetable::{FlushCause, Protector, Unmapper};
-use quire_vma::{Protection, VmFlags, Vma};
+use quire_vma::{Protection, VmFlags, Vma, VmaSnapshot};
 
 pub(crate) fn mprotect<P: Platform>(
     caller: Caller<'_, P>,
@@ -140,7 +140,8 @@ fn protect_part<'s, P: Platform>(
         return Err(error);
     }
     writer.spaces.commit().release(released);
-    Protector::new(&writer.tables()).protect(part, new.permissions(), unmapper.gather());
+    let permissions = VmaSnapshot { flags: new, ..snapshot }.permissions();
+    Protector::new(&writer.tables()).protect(part, permissions, unmapper.gather());
     let locked = VmFlags::WRITE | VmFlags::SHARED | VmFlags::LOCKED;
     Ok(old & locked == VmFlags::LOCKED && new.contains(VmFlags::WRITE))
 }

@@ -265,9 +265,10 @@ fn place_moved<P: Platform>(
     flags.set(MapFlags::FIXED, remap.flags.contains(RemapFlags::FIXED));
     flags.set(MapFlags::SHARED, snapshot.flags.contains(VmFlags::MAYSHARE));
     let hint = if remap.names_target() { remap.target } else { VirtAddr(0) };
-    let file = snapshot.backing.file_id().map(|id| MappedFile {
+    // Where it goes does not depend on which file it is.
+    let file = snapshot.backing.is_file().then(|| MappedFile {
         huge_alignment: snapshot.flags.contains(VmFlags::HUGE_ALIGNED),
-        ..MappedFile::new(id, snapshot.page_offset_at(remap.addr()))
+        ..MappedFile::new(0, snapshot.page_offset_at(remap.addr()))
     });
     let request = MapRequest { flags, file, ..MapRequest::anonymous(remap.new_len, Protection::empty()) };
     place(writer, &request, hint, remap.new_len)
@@ -334,10 +335,10 @@ fn relocate<'s, P: Platform>(
     // Held until the pages are at the new place: a walker of the rmap finds each page at one place, never
     // at none. If it unmaps the page there before this call flushes, it flushes every address
     // (`begin_moves`).
-    let root_lock = writer.map(&proposal, neighbours, &mut prepared);
+    let rmap_locks = writer.map(&proposal, neighbours, &mut prepared);
     writer.core.tables.cpus.begin_moves();
     Mover::new(&writer.tables()).relocate(&job, unmapper.gather());
-    drop(root_lock);
+    drop(rmap_locks);
     if keep {
         keep_source(writer, old, unmapper);
     } else if !old.is_empty() {
@@ -386,9 +387,9 @@ fn keep_source<'s, P: Platform>(
     let flags = snapshot.flags - VmFlags::LOCK_MASK;
     let anon = if snapshot.range == old { AnonVmaRef::NONE } else { snapshot.anon };
     writer.core.usage.reclass(snapshot.flags, flags, snapshot.range.pages());
-    let root_lock = writer.lock_anon_vmas([snapshot.anon]);
-    writer.set_vma(vma, VmaSnapshot { flags, anon, ..snapshot }, &root_lock);
-    drop(root_lock);
+    let rmap_locks = writer.lock_rmap(snapshot.backing, [snapshot.anon]);
+    writer.set_vma(vma, VmaSnapshot { flags, anon, ..snapshot }, &rmap_locks);
+    drop(rmap_locks);
     if snapshot.flags.contains(VmFlags::LOCKED) {
         // The whole mapping, of which a part may have moved.
         set_mlocked(&writer.tables(), snapshot.range, false);

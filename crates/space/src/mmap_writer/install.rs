@@ -14,8 +14,8 @@ impl<P: Platform> MmapWriter<'_, P> {
         match self.prepare(1) {
             Ok(mut prepared) => {
                 self.core.usage.map(snapshot.flags, snapshot.range.pages());
-                let root_lock = self.lock_anon_vmas([snapshot.anon]);
-                self.insert_vma(snapshot, &mut prepared, &root_lock);
+                let rmap_locks = self.lock_rmap(snapshot.backing, [snapshot.anon]);
+                self.insert_vma(snapshot, &mut prepared, &rmap_locks);
                 Ok(())
             }
             Err(error) => {

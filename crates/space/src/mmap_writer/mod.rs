@@ -20,7 +20,7 @@ use quire_fault::Faults;
 use quire_pagetable::{HugeLeaves, Tables};
 use quire_sync::RwSleepWriteGuard;
 use quire_vma::{
-    AnonVmaRef, AnonVmaTree, Emptied, Freed, Proposal, Rights, SpaceCore, VmFlags, Vma, VmaSnapshot,
+    AnonVmaRef, Backing, Emptied, Freed, Proposal, Rights, RmapLocks, SpaceCore, VmFlags, Vma, VmaSnapshot,
     may_split,
 };
 use quire_vma_tree::tree::Writer;
@@ -143,20 +143,24 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         vma.lock.write(&self.core.sequence, |readers| platform.park(vma.lock_key(), readers));
     }
 
-    /// Takes the root lock of the tree that VMAs with these anon_vmas belong to. It is held for all steps of
-    /// one change of mappings, so that a walker of the rmap finds the mappings as they were before or as they
-    /// are after. VMAs are write-locked before.
-    pub(crate) fn lock_anon_vmas(
+    /// Takes the locks of the trees that lead from pages to VMAs that map `backing` and have one of these anon_vmas.
+    /// They are held for all steps of one change of mappings, so that a walker of the rmap finds the mappings as
+    /// they were before or as they are after. VMAs are write-locked before. A VMA in the tree names `backing`, or
+    /// the caller holds it.
+    pub(crate) fn lock_rmap(
         &self,
+        backing: Backing,
         anon_vmas: impl IntoIterator<Item = AnonVmaRef>,
-    ) -> AnonVmaTree<'s, P> {
-        AnonVmaTree::hold(self.spaces.platform(), anon_vmas)
+    ) -> RmapLocks<'s, P> {
+        // SAFETY: what VMAs hold is released at the end of the section, after the locks.
+        unsafe { RmapLocks::take(self.spaces.platform(), backing, anon_vmas) }
     }
 
     /// Changes a VMA that is in the tree; its place in the order stays.
-    pub(crate) fn set_vma(&mut self, vma: &Vma, snapshot: VmaSnapshot, root_lock: &AnonVmaTree<'s, P>) {
+    pub(crate) fn set_vma(&mut self, vma: &Vma, snapshot: VmaSnapshot, rmap_locks: &RmapLocks<'s, P>) {
         debug_assert!(vma.lock.is_write_locked(&self.core.sequence));
-        root_lock.place(self.core, vma, &snapshot, &self.emptied);
+        debug_assert_eq!(vma.backing(), snapshot.backing, "a VMA maps one thing all its life");
+        rmap_locks.place(self.core, vma, &snapshot, &self.emptied);
         let old = vma.range();
         if old != snapshot.range {
             let moved = self.tree.set_range(old.start(), snapshot.range);
@@ -167,9 +171,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
 
     /// Gives the VMA that is about to absorb others their anon_vma: before they leave it, since an anon_vma
     /// that was left by its last VMA is being freed.
-    fn give_taker_anon_vma(&mut self, taker: Option<&Vma>, anon: AnonVmaRef, root_lock: &AnonVmaTree<'s, P>) {
+    fn give_taker_anon_vma(&mut self, taker: Option<&Vma>, anon: AnonVmaRef, rmap_locks: &RmapLocks<'s, P>) {
         if let Some(taker) = taker {
-            self.set_vma(taker, VmaSnapshot { anon, ..taker.snapshot() }, root_lock);
+            self.set_vma(taker, VmaSnapshot { anon, ..taker.snapshot() }, rmap_locks);
         }
     }
 
@@ -178,7 +182,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         &mut self,
         snapshot: VmaSnapshot,
         prepared: &mut Prepared<'_, P>,
-        root_lock: &AnonVmaTree<'s, P>,
+        rmap_locks: &RmapLocks<'s, P>,
     ) -> Option<&'s Vma> {
         self.core.note_flags(snapshot.flags);
         let vma = prepared.take(snapshot);
@@ -188,15 +192,15 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.vma(vma).lock.write_lock_new(&self.core.sequence);
         let inserted = self.tree.insert(snapshot.range, vma);
         debug_assert!(inserted.is_ok(), "a VMA could not be inserted: {inserted:?}");
-        root_lock.place(self.core, self.vma(vma), &snapshot, &self.emptied);
+        rmap_locks.place(self.core, self.vma(vma), &snapshot, &self.emptied);
         self.core.usage.note_mappings(self.mappings());
         Some(self.vma(vma))
     }
 
     /// Takes a VMA out of the tree and frees it after the epoch: now, or at the end of the section. The
     /// caller has write-locked it.
-    fn remove_vma(&mut self, vma: &Vma, root_lock: &AnonVmaTree<'s, P>) {
-        let freed = root_lock.leave(vma, &self.emptied);
+    fn remove_vma(&mut self, vma: &Vma, rmap_locks: &RmapLocks<'s, P>) {
+        let freed = rmap_locks.leave(vma, &self.emptied);
         let platform = self.spaces.platform();
         vma.lock.detach(|readers| platform.park(vma.lock_key(), readers));
         if let Some(entry) = self.tree.remove(vma.range().start()) {
@@ -246,14 +250,14 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     }
 
     /// Maps `proposal` into a range that is free, merging it with `neighbours` (asked for while the range was
-    /// free), and counts it. Returns the root lock of the anon_vma that it is in then: for as long as the
-    /// caller holds it, no walker of the rmap sees the new mapping.
+    /// free), and counts it. Returns the locks of the trees that it is in then: for as long as the
+    /// caller holds them, no walker of the rmap sees the new mapping.
     pub(crate) fn map(
         &mut self,
         proposal: &Proposal,
         neighbours: Neighbours<'s>,
         prepared: &mut Prepared<'_, P>,
-    ) -> AnonVmaTree<'s, P> {
+    ) -> RmapLocks<'s, P> {
         self.core.usage.map(proposal.flags, proposal.range.pages());
         let range = proposal.range;
         let Neighbours { previous, next } = neighbours;
@@ -266,39 +270,39 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             .map(Vma::anon)
             .find(|anon| anon.is_some())
             .unwrap_or(proposal.anon);
-        let root_lock = self.lock_anon_vmas([anon]);
-        self.give_taker_anon_vma(previous.or(next), anon, &root_lock);
+        let rmap_locks = self.lock_rmap(proposal.backing, [anon]);
+        self.give_taker_anon_vma(previous.or(next), anon, &rmap_locks);
         let sticky = sticky(proposal.flags, previous, next);
         let joined = |snapshot: VmaSnapshot| VmaSnapshot { flags: snapshot.flags | sticky, ..snapshot };
         match (previous, next) {
             (Some(previous), Some(next)) => {
                 let end = next.range().end();
-                self.remove_vma(next, &root_lock);
+                self.remove_vma(next, &rmap_locks);
                 let snapshot = joined(previous.snapshot());
                 let range = VirtRange::new(snapshot.range.start(), end);
-                self.set_vma(previous, VmaSnapshot { range, ..snapshot }, &root_lock);
+                self.set_vma(previous, VmaSnapshot { range, ..snapshot }, &rmap_locks);
             }
             (Some(previous), None) => {
                 let snapshot = joined(previous.snapshot());
                 let range = VirtRange::new(snapshot.range.start(), range.end());
-                self.set_vma(previous, VmaSnapshot { range, ..snapshot }, &root_lock);
+                self.set_vma(previous, VmaSnapshot { range, ..snapshot }, &rmap_locks);
             }
             (None, Some(next)) => {
                 let snapshot = joined(next.snapshot());
                 let range = VirtRange::new(range.start(), snapshot.range.end());
                 let page_offset = proposal.page_offset;
-                self.set_vma(next, VmaSnapshot { range, page_offset, ..snapshot }, &root_lock);
+                self.set_vma(next, VmaSnapshot { range, page_offset, ..snapshot }, &rmap_locks);
             }
             (None, None) => {
                 let Proposal { range, flags, page_offset, backing, anon } = *proposal;
                 self.insert_vma(
                     VmaSnapshot { range, flags, page_offset, backing, anon },
                     prepared,
-                    &root_lock,
+                    &rmap_locks,
                 );
             }
         }
-        root_lock
+        rmap_locks
     }
 
     /// Gives `range`, which lies in `vma`, the flags `flags`: splits the VMA where only part of it changes
@@ -354,18 +358,18 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             .map(Vma::anon)
             .find(|anon| anon.is_some())
             .unwrap_or_default();
-        let root_lock = self.lock_anon_vmas([anon]);
-        self.give_taker_anon_vma(previous.or(next), anon, &root_lock);
-        if let Some(taker) = self.apply_merge(vma, (previous, next), &proposal, &root_lock) {
+        let rmap_locks = self.lock_rmap(snapshot.backing, [anon]);
+        self.give_taker_anon_vma(previous.or(next), anon, &rmap_locks);
+        if let Some(taker) = self.apply_merge(vma, (previous, next), &proposal, &rmap_locks) {
             return Ok(taker);
         }
         let page_offset = proposal.page_offset;
-        self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..snapshot }, &root_lock);
+        self.set_vma(vma, VmaSnapshot { range, flags, page_offset, ..snapshot }, &rmap_locks);
         if !at_start {
-            self.insert_vma(clip_end(snapshot, range.start()), &mut prepared, &root_lock);
+            self.insert_vma(clip_end(snapshot, range.start()), &mut prepared, &rmap_locks);
         }
         if !at_end {
-            self.insert_vma(clip_start(snapshot, range.end()), &mut prepared, &root_lock);
+            self.insert_vma(clip_start(snapshot, range.end()), &mut prepared, &rmap_locks);
         }
         Ok(vma)
     }
@@ -395,28 +399,28 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         vma: &'s Vma,
         (previous, next): (Option<&'s Vma>, Option<&'s Vma>),
         proposal: &Proposal,
-        root_lock: &AnonVmaTree<'s, P>,
+        rmap_locks: &RmapLocks<'s, P>,
     ) -> Option<&'s Vma> {
         let taker = previous.or(next)?;
         let sticky = sticky(proposal.flags, previous, next);
         let (range, snapshot) = (proposal.range, vma.snapshot());
         if range == snapshot.range {
-            self.remove_vma(vma, root_lock);
+            self.remove_vma(vma, rmap_locks);
         } else if previous.is_some() {
-            self.set_vma(vma, clip_start(snapshot, range.end()), root_lock);
+            self.set_vma(vma, clip_start(snapshot, range.end()), rmap_locks);
         } else {
-            self.set_vma(vma, clip_end(snapshot, range.start()), root_lock);
+            self.set_vma(vma, clip_end(snapshot, range.start()), rmap_locks);
         }
         let start = previous.map_or(range.start(), |previous| previous.range().start());
         let end = next.map_or(range.end(), |next| next.range().end());
         let page_offset = previous.map_or(proposal.page_offset, |previous| previous.snapshot().page_offset);
         if let (Some(_), Some(next)) = (previous, next) {
-            self.remove_vma(next, root_lock);
+            self.remove_vma(next, rmap_locks);
         }
         let range = VirtRange::new(start, end);
         let snapshot = taker.snapshot();
         let flags = snapshot.flags | sticky;
-        self.set_vma(taker, VmaSnapshot { range, page_offset, flags, ..snapshot }, root_lock);
+        self.set_vma(taker, VmaSnapshot { range, page_offset, flags, ..snapshot }, rmap_locks);
         Some(taker)
     }
 
@@ -428,8 +432,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let pages = range.pages() - snapshot.range.pages();
         self.core.usage.map(snapshot.flags, pages);
         let page_offset = snapshot.page_offset_at(start);
-        let root_lock = self.lock_anon_vmas([snapshot.anon]);
-        self.set_vma(vma, VmaSnapshot { range, page_offset, ..snapshot }, &root_lock);
+        let rmap_locks = self.lock_rmap(snapshot.backing, [snapshot.anon]);
+        self.set_vma(vma, VmaSnapshot { range, page_offset, ..snapshot }, &rmap_locks);
     }
 
     /// Moves the end of a VMA up to `end`; the gap is free and the limits were checked. Merges with what
@@ -455,14 +459,14 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             end = next.range().end();
             anon = if anon.is_some() { anon } else { next.anon() };
         }
-        let root_lock = self.lock_anon_vmas([anon]);
-        self.give_taker_anon_vma(Some(vma), anon, &root_lock);
+        let rmap_locks = self.lock_rmap(snapshot.backing, [anon]);
+        self.give_taker_anon_vma(Some(vma), anon, &rmap_locks);
         let flags = snapshot.flags | sticky(snapshot.flags, None, next);
         if let Some(next) = next {
-            self.remove_vma(next, &root_lock);
+            self.remove_vma(next, &rmap_locks);
         }
         let range = VirtRange::new(snapshot.range.start(), end);
-        self.set_vma(vma, VmaSnapshot { range, flags, anon, ..snapshot }, &root_lock);
+        self.set_vma(vma, VmaSnapshot { range, flags, anon, ..snapshot }, &rmap_locks);
     }
 
     /// Write-locks every VMA in `range`.

@@ -52,17 +52,17 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             }
             let before = clip_end(snapshot, part.start());
             let after = clip_start(snapshot, part.end());
-            let root_lock = self.lock_anon_vmas([snapshot.anon]);
+            let rmap_locks = self.lock_rmap(snapshot.backing, [snapshot.anon]);
             match (before.range.is_empty(), after.range.is_empty()) {
-                (true, true) => self.remove_vma(vma, &root_lock),
-                (false, true) => self.set_vma(vma, before, &root_lock),
-                (true, false) => self.set_vma(vma, after, &root_lock),
+                (true, true) => self.remove_vma(vma, &rmap_locks),
+                (false, true) => self.set_vma(vma, before, &rmap_locks),
+                (true, false) => self.set_vma(vma, after, &rmap_locks),
                 (false, false) => {
-                    self.set_vma(vma, before, &root_lock);
-                    self.insert_vma(after, prepared, &root_lock);
+                    self.set_vma(vma, before, &rmap_locks);
+                    self.insert_vma(after, prepared, &rmap_locks);
                 }
             }
-            drop(root_lock);
+            drop(rmap_locks);
             if snapshot.flags.contains(VmFlags::LOCKED) {
                 // Pages that others map too may be reclaimed again. No rmap walk finds them mlocked here any
                 // more.
@@ -105,9 +105,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
                 uncharged += snapshot.range.pages();
             }
             // No walker of the rmap finds this VMA any more, so the tables may be freed.
-            let root_lock = self.lock_anon_vmas([snapshot.anon]);
-            self.remove_vma(vma, &root_lock);
-            drop(root_lock);
+            let rmap_locks = self.lock_rmap(snapshot.backing, [snapshot.anon]);
+            self.remove_vma(vma, &rmap_locks);
+            drop(rmap_locks);
             if snapshot.flags.contains(VmFlags::LOCKED) {
                 // Pages that others map too may be reclaimed again. No rmap walk finds them mlocked here any
                 // more.

@@ -25,9 +25,10 @@ use crate::error::Error;
 use crate::mapping::Mapping;
 use quire_arch::{Access, Order, Platform, VirtAddr};
 use quire_fault::FaultError;
+use quire_file::Opening;
 use quire_frame::SplitError;
 use quire_sync::atomic::Ordering;
-use quire_vma::{Protection, VmFlags};
+use quire_vma::{Protection, VmFlags, Vma};
 
 impl<'m, P: Platform> Space<'m, P> {
     /// Gives advice on the pages that `len` bytes from `addr` touch.
@@ -107,7 +108,29 @@ impl<'m, P: Platform> Space<'m, P> {
     /// As Linux's `mmap`, and [`Error::BadFlags`] for a FIXED flag without an address; nothing is changed
     /// then.
     pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
-        mmap(self.caller(), request)
+        mmap(self.caller(), request, None)
+    }
+
+    /// Maps an open file: all but the number of the request's file says how. Each mapping becomes a holder of
+    /// `opening`, and the one that lets it go last leaves it to [`Spaces::close_openings`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`mmap`](Self::mmap).
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the opening, which is one of a file of this machine. Whoever holds it last, a mapping
+    /// or another, closes it or has it closed.
+    ///
+    /// [`Spaces::close_openings`]: crate::Spaces::close_openings
+    #[doc(hidden)]
+    pub unsafe fn mmap_opened(
+        &self,
+        request: &MapRequest,
+        opening: &Opening<Vma>,
+    ) -> Result<VirtAddr, Error> {
+        mmap(self.caller(), request, Some(opening))
     }
 
     /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it was in memory
