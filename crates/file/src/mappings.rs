@@ -68,10 +68,9 @@ impl<V: Member<OfFile>> FileMappings<V> {
         FileMappingsWrite { mappings: self, _guard: self.lock.write(platform) }
     }
 
-    /// For the auditor of a quiet machine: one more VMA was found that maps the file. Returns how many were
-    /// found before.
-    pub fn found_one(&self) -> usize {
-        self.found.fetch_add(1, Ordering::Relaxed)
+    /// For the auditor of a quiet machine: one more VMA was found that maps the file.
+    pub fn count_found(&self) {
+        self.found.fetch_add(1, Ordering::Relaxed);
     }
 
     /// For the auditor: how many were found since the last call.

@@ -77,10 +77,9 @@ impl<V> Opening<V> {
         unsafe { self.mappings.as_ref() }
     }
 
-    /// For the auditor of a quiet machine: one more VMA was found that names the opening. Returns how many were
-    /// found before.
-    pub fn found_one(&self) -> usize {
-        self.found.fetch_add(1, Ordering::Relaxed)
+    /// For the auditor of a quiet machine: one more VMA was found that names the opening.
+    pub fn count_found(&self) {
+        self.found.fetch_add(1, Ordering::Relaxed);
     }
 
     /// For the auditor: how many were found since the last call.

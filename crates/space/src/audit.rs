@@ -16,7 +16,9 @@ use quire_frame::{FrameFlags, Kind};
 use quire_pagetable::{Residency, SpaceId, Tables};
 use quire_swap::SlotId;
 use quire_vma::Mappings;
-use quire_vma::{AnonVmaAudit, AnonVmaViolation, SpaceCore, SpaceFigures, VmFlags, Vma};
+use quire_vma::{
+    AnonVmaAudit, AnonVmaViolation, FileRmapAudit, FileRmapViolation, SpaceCore, SpaceFigures, VmFlags, Vma,
+};
 use quire_vma_tree::tree::TreeViolation;
 
 /// A broken invariant.
@@ -121,6 +123,14 @@ pub enum SpaceViolation {
         space: SpaceId,
         /// What is wrong.
         violation: AnonVmaViolation,
+    },
+    /// The mappings of a file do not match the VMAs that map it.
+    #[error("space {}: the file of one of its VMAs: {violation:?}", .space.get())]
+    FileRmap {
+        /// The space of the VMA by which it was found.
+        space: SpaceId,
+        /// What is wrong.
+        violation: FileRmapViolation,
     },
     /// A private page is owned by no anon_vma, or by one whose pages the mapping cannot map.
     #[error("space {}: {pfn:?} at {addr:?} is not owned by an anon_vma of its VMA", .space.get())]
@@ -252,7 +262,7 @@ pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     expect("entries that name slots", sums.names.count, counted.count);
     expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
     let large_leaves = sums.large_leaves;
-    audit_anon_vmas(spaces, report);
+    audit_rmap(spaces, report);
     audit_frames(spaces, large_leaves, report);
     sharing::audit_sharing(spaces, report);
     memcgs::audit_memcgs(spaces, report);
@@ -282,6 +292,7 @@ fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sum
         sums.accounted += if flags.contains(VmFlags::ACCOUNT) { snapshot.range.pages() } else { 0 };
         sums.vmas += 1;
         sums.anon_vmas.count(vma);
+        FileRmapAudit::count(vma);
     }
     let mut walk = TableAudit {
         spaces,
@@ -319,8 +330,9 @@ fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sum
     }
 }
 
-/// Compares every anon_vma with what [`AnonVmaAudit::count`] found.
-fn audit_anon_vmas<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
+/// Compares every anon_vma with what [`AnonVmaAudit::count`] found, and the mappings of every file with what
+/// [`FileRmapAudit::count`] did.
+fn audit_rmap<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     let for_each_vma = |visit: &mut dyn FnMut(&SpaceCore, &Vma)| {
         for_each_space(spaces, |core| {
             core.read_mappings(spaces.platform()).iter().for_each(|vma| visit(core, vma));
@@ -330,6 +342,9 @@ fn audit_anon_vmas<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
         let space = core.id();
         AnonVmaAudit::check(core, vma, &mut |violation| {
             report(SpaceViolation::AnonVma { space, violation });
+        });
+        FileRmapAudit::check(spaces.platform(), core, vma, &mut |violation| {
+            report(SpaceViolation::FileRmap { space, violation });
         });
     });
     for_each_vma(&mut |_, vma| AnonVmaAudit::clear(vma));

@@ -21,6 +21,7 @@
 //! - `hugetlb`: mappings of hugetlb pages.
 //! - `rmap`: making anon_vmas, and the walk from a page to its mappings.
 //! - `audit`: the auditor's recount of anon_vmas.
+//! - `file_audit`: the auditor's recount of the mappings of files.
 
 #![no_std]
 
@@ -29,6 +30,7 @@ extern crate std;
 
 mod audit;
 mod exits;
+mod file_audit;
 mod flags;
 mod fork_sequence;
 mod huge_disable;
@@ -45,6 +47,7 @@ mod usage;
 
 pub use audit::{AnonVmaAudit, AnonVmaViolation};
 pub use exits::{Exits, SpaceHold};
+pub use file_audit::{FileRmapAudit, FileRmapViolation};
 pub use flags::{Protection, SMAPS_MNEMONICS, VmFlags};
 pub use fork_sequence::ForkSequence;
 pub use huge_disable::{AtomicHugeDisable, HugeDisable};

@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
 
 mod figures;
+mod files;
 mod machine;
 mod memcgs;
 mod program;
@@ -12,6 +13,7 @@ mod space;
 mod swapping;
 
 pub(crate) use figures::*;
+pub(crate) use files::TestFile;
 pub(crate) use machine::{Machine, Setup, machine, swapping};
 pub(crate) use memcgs::*;
 pub(crate) use program::*;

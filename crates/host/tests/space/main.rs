@@ -10,6 +10,8 @@ mod call_reclaim;
 mod cow;
 mod discard_window;
 mod empty_tables;
+mod file_audit;
+mod file_mappings;
 mod folio_hazards;
 mod folio_pressure;
 mod folio_runs;

@@ -23,6 +23,7 @@ mod walk;
 pub use anon_vma_tree::{AnonVmaTree, Branch, Emptied, Freed};
 pub use file_rmap::FileRmap;
 pub use rmap_locks::RmapLocks;
+pub(crate) use rmap_locks::shares_writes;
 pub use walk::{HeldMappings, Mapped};
 
 use crate::exits::Exits;

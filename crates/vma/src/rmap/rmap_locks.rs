@@ -97,7 +97,7 @@ fn leave_file<P: Platform>(file: &FileMappingsWrite<'_, Vma, P>, vma: &Vma) {
 
 /// Whether what is written to a mapping with these flags goes to its file, or would if it became writable. No
 /// call changes that.
-fn shares_writes(flags: VmFlags) -> bool {
+pub(crate) fn shares_writes(flags: VmFlags) -> bool {
     flags.contains(VmFlags::SHARED | VmFlags::MAYWRITE)
 }
 
