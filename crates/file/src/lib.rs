@@ -1,8 +1,8 @@
 //! The page cache of files.
 //!
 //! [`FolioStore`] says what a file has at each of its pages: a folio, the shadow of one that was evicted, or
-//! a swap slot. [`FileMappings`] says which VMAs map the file, and an [`Opening`] is the open file that each of
-//! them names. docs/files.md says more.
+//! a swap slot. [`FileMappings`] says which VMAs map the file, and an [`Opening`] is the open file that each
+//! of them names. docs/files.md says more.
 //!
 //! # Modules, lowest first
 //!

@@ -62,8 +62,8 @@ impl<V: Member<OfFile>> FileMappings<V> {
         self.lock.try_read(platform).map(|guard| FileMappingsRead { mappings: self, _guard: guard })
     }
 
-    /// Takes the lock exclusively, to change what maps the file. The caller is not pinned, and has write-locked
-    /// the VMAs that it will change.
+    /// Takes the lock exclusively, to change what maps the file. The caller is not pinned, and has
+    /// write-locked the VMAs that it will change.
     pub fn write<'m, P: Platform>(&'m self, platform: &'m P) -> FileMappingsWrite<'m, V, P> {
         FileMappingsWrite { mappings: self, _guard: self.lock.write(platform) }
     }
@@ -86,8 +86,8 @@ pub struct FileMappingsRead<'m, V, P: Platform> {
 }
 
 impl<V: Member<OfFile>, P: Platform> FileMappingsRead<'_, V, P> {
-    /// The mappings that hold a page from `first` to `last`, by the first page that each of them maps. Of those
-    /// that begin with the same page, the ones that came first are first.
+    /// The mappings that hold a page from `first` to `last`, by the first page that each of them maps. Of
+    /// those that begin with the same page, the ones that came first are first.
     #[inline]
     pub fn holding(&self, first: u64, last: u64) -> impl Iterator<Item = &V> {
         // SAFETY: the lock is held for as long as this value is.
@@ -118,13 +118,13 @@ impl<V: Member<OfFile>, P: Platform> FileMappingsWrite<'_, V, P> {
         ptr::eq(self.mappings, mappings)
     }
 
-    /// Adds a mapping of the pages from `first` to `last`. `writes` says whether it shares the file and may be,
-    /// or become, writable.
+    /// Adds a mapping of the pages from `first` to `last`. `writes` says whether it shares the file and may
+    /// be, or become, writable.
     ///
     /// # Safety
     ///
-    /// The member is in no tree of a file, and lives and stays where it is until it is removed. It is complete:
-    /// other threads see it when the lock is released.
+    /// The member is in no tree of a file, and lives and stays where it is until it is removed. It is
+    /// complete: other threads see it when the lock is released.
     #[inline]
     pub unsafe fn insert(&self, member: NonNull<V>, (first, last): (u64, u64), writes: bool) {
         // SAFETY: the lock is held exclusively; the caller's promise.
@@ -190,3 +190,6 @@ impl<V, P: Platform> fmt::Debug for FileMappingsWrite<'_, V, P> {
         f.debug_tuple("FileMappingsWrite").field(self.mappings).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

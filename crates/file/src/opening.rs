@@ -1,7 +1,8 @@
 //! An open file as VMAs name it (Linux's `vm_file`): counted, and closed when nothing needs it any more.
 //!
-//! The last one to let an opening go may hold locks that closing needs, the mmap lock of a space at least. So it puts
-//! the opening on a stack, and the next thread that holds nothing takes it from there and closes it.
+//! The last one to let an opening go may hold locks that closing needs, the mmap lock of a space at least.
+//! So it puts the opening on a stack, and the next thread that holds nothing takes it from there and closes
+//! it.
 
 use crate::mappings::FileMappings;
 use core::fmt;
@@ -88,8 +89,8 @@ impl<V> Opening<V> {
     }
 }
 
-/// Openings that have lost their last holder and are not closed yet. All are taken at once, so none can come back
-/// beside a thread that takes one.
+/// Openings that have lost their last holder and are not closed yet. All are taken at once, so none can come
+/// back beside a thread that takes one.
 pub struct ClosingStack<V>(AtomicPtr<Opening<V>>);
 
 impl<V> ClosingStack<V> {
@@ -108,8 +109,8 @@ impl<V> ClosingStack<V> {
     ///
     /// # Safety
     ///
-    /// The caller has [let it go](Opening::let_go) as the last holder, and uses it no longer. It lives until it
-    /// is taken.
+    /// The caller has [let it go](Opening::let_go) as the last holder, and uses it no longer. It lives until
+    /// it is taken.
     pub unsafe fn push(&self, opening: NonNull<Opening<V>>) {
         let mut first = self.0.load(Ordering::Relaxed);
         loop {
@@ -157,3 +158,6 @@ impl<V> fmt::Debug for ClosingStack<V> {
         f.debug_tuple("ClosingStack").field(&!self.is_empty()).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

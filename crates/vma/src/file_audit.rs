@@ -10,8 +10,8 @@ use quire_file::{FileMappings, Opening};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum FileRmapViolation {
-    /// A VMA that maps an open file is not among the mappings of the file, or is at other page offsets there, or names
-    /// another space.
+    /// A VMA that maps an open file is not among the mappings of the file, or is at other page offsets
+    /// there, or names another space.
     Place,
     /// A VMA that maps no open file is among the mappings of one.
     Stray,
@@ -42,8 +42,8 @@ pub enum FileRmapViolation {
     },
 }
 
-/// An audit of the mappings of all files, on a quiet machine. Every VMA goes through [`count`](Self::count), then
-/// every VMA through [`check`](Self::check).
+/// An audit of the mappings of all files, on a quiet machine. Every VMA goes through [`count`](Self::count),
+/// then every VMA through [`check`](Self::check).
 #[derive(Debug)]
 pub struct FileRmapAudit;
 

@@ -37,7 +37,7 @@ mod find;
 mod locked;
 mod tag;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use error::InsertError;
 pub use figures::StoreFigures;

@@ -6,8 +6,8 @@ use quire_vma::{Backing, Vma};
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
-/// A file that is opened several times. The test is a holder of each opening until it lets it go. It outlives all
-/// mappings.
+/// A file that is opened several times. The test is a holder of each opening until it lets it go. It
+/// outlives all mappings.
 #[derive(Debug)]
 pub(crate) struct TestFile {
     openings: Vec<Box<Opening<Vma>>>,

@@ -106,8 +106,8 @@ fn only_a_write_makes_a_page_of_a_shared_file_writable() {
 /// What a page of a space maps: a page of an opening, or memory of its own.
 type Page = Option<(usize, u64)>;
 
-/// Random calls of several processes on two files. After each the files have the mappings, and the openings the
-/// holders, that the calls leave.
+/// Random calls of several processes on two files. After each the files have the mappings, and the openings
+/// the holders, that the calls leave.
 #[test]
 fn random_calls_leave_every_mapping_with_its_file() {
     const PAGES: u64 = 48;

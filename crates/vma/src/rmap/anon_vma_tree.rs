@@ -96,10 +96,10 @@ pub enum Freed {
     AtTheEnd,
 }
 
-/// What VMAs have left. Pages may still name the anon_vmas, or be in the caches of the open files, so these are
-/// released only at the end: after the pages are out of the tables. The section that took the last VMA out of an
-/// anon_vma releases for all of its space; a section that left VMAs of another space behind has a reference for
-/// each VMA that it took out. Each VMA that maps an open file goes on to hold it.
+/// What VMAs have left. Pages may still name the anon_vmas, or be in the caches of the open files, so these
+/// are released only at the end: after the pages are out of the tables. The section that took the last VMA
+/// out of an anon_vma releases for all of its space; a section that left VMAs of another space behind has a
+/// reference for each VMA that it took out. Each VMA that maps an open file goes on to hold it.
 pub struct Emptied<'s, P: Platform> {
     rmap: Rmap<'s, P>,
     list: EmptiedList,
@@ -112,8 +112,8 @@ impl<'s, P: Platform> Emptied<'s, P> {
         Self { rmap, list: EmptiedList::default(), departed: DepartedList::default() }
     }
 
-    /// Takes off a VMA that is freed at the end, and drops what it holds: its pages are out of the tables. The
-    /// caller frees it.
+    /// Takes off a VMA that is freed at the end, and drops what it holds: its pages are out of the tables.
+    /// The caller frees it.
     #[inline]
     pub fn take_departed(&self) -> Option<NonNull<Vma>> {
         let vma = self.departed.take()?;

@@ -10,9 +10,9 @@ use quire_pagetable::{MemoryCore, Tables};
 
 /// The mappings of a file, with their lock held shared.
 ///
-/// A walker finds each mapping whole, before or after a change of it, and `mremap` moves pages under the lock.
-/// Pages that are being unmapped may be missed: a mapping is removed before they are. A folio with more maps than
-/// the walk finds has met one of those.
+/// A walker finds each mapping whole, before or after a change of it, and `mremap` moves pages under the
+/// lock. Pages that are being unmapped may be missed: a mapping is removed before they are. A folio with
+/// more maps than the walk finds has met one of those.
 pub struct FileRmap<'s, P: Platform> {
     memory: &'s MemoryCore<P>,
     mappings: FileMappingsRead<'s, Vma, P>,
@@ -25,7 +25,8 @@ impl<'s, P: Platform> Rmap<'s, P> {
         FileRmap { memory: self.memory, mappings: mappings.read(self.memory.platform()) }
     }
 
-    /// The same if that is possible at once, for a caller that may hold locks of mappings, and perhaps this one.
+    /// The same if that is possible at once, for a caller that may hold locks of mappings, and perhaps this
+    /// one.
     pub fn try_hold_file(self, mappings: &'s FileMappings<Vma>) -> Option<FileRmap<'s, P>> {
         let mappings = mappings.try_read(self.memory.platform())?;
         Some(FileRmap { memory: self.memory, mappings })
@@ -34,11 +35,11 @@ impl<'s, P: Platform> Rmap<'s, P> {
 
 impl<P: Platform> FileRmap<'_, P> {
     /// Calls `visit` for each mapping that may map one of `pages`, with the range in that mapping where they
-    /// would be, until one breaks. A mapping comes before the copies that forks make of it: what a fork copies
-    /// from a mapping that was visited before is visited after it.
+    /// would be, until one breaks. A mapping comes before the copies that forks make of it: what a fork
+    /// copies from a mapping that was visited before is visited after it.
     ///
-    /// Entries may change under the lock of their table, and tables may be freed, but a `visit` is in a section
-    /// of the epoch.
+    /// Entries may change under the lock of their table, and tables may be freed, but a `visit` is in a
+    /// section of the epoch.
     pub fn walk<B>(
         &self,
         pages: IndexRange,
@@ -49,7 +50,8 @@ impl<P: Platform> FileRmap<'_, P> {
         }
         for vma in self.mappings.holding(pages.start(), pages.end() - 1) {
             let Some(core) = vma.membership().core() else { continue };
-            // SAFETY: a VMA of a file belongs to a space of this machine, which lives until its VMAs are gone.
+            // SAFETY: a VMA of a file belongs to a space of this machine, which lives until its VMAs are
+            // gone.
             let core = unsafe { core.as_ref() };
             let snapshot = vma.snapshot();
             if let Some(range) = snapshot.range_of(pages.start(), pages.pages()) {

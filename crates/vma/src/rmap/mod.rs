@@ -11,8 +11,8 @@
 //! that is mapped names an anon_vma that is not freed. A walker, which finds the page before it holds any
 //! lock, relies on that ([`walk`]).
 //!
-//! A page of a file names the file, whose [`FileMappings`](quire_file::FileMappings) has the VMAs ([`FileRmap`]).
-//! A change of VMAs takes both locks, in [`RmapLocks`].
+//! A page of a file names the file, whose [`FileMappings`](quire_file::FileMappings) has the VMAs
+//! ([`FileRmap`]). A change of VMAs takes both locks, in [`RmapLocks`].
 
 mod anon_vma_tree;
 mod file_rmap;
@@ -36,8 +36,8 @@ use quire_pagetable::MemoryCore;
 use quire_slab::SlabCache;
 use quire_sync::atomic::AtomicU64;
 
-/// The anon_vmas of a machine, the spaces that exit later since the rmap led reclaim to them, and the open files
-/// that are closed later since their last VMA left under locks.
+/// The anon_vmas of a machine, the spaces that exit later since the rmap led reclaim to them, and the open
+/// files that are closed later since their last VMA left under locks.
 pub struct RmapState<P: Platform> {
     anon_vmas: SlabCache<AnonVma, P>,
     /// A number for each VMA that a fork copies, from 1.

@@ -11,8 +11,8 @@ use quire_file::FileMappingsWrite;
 /// The lock of the mappings of a file, and then the root lock of anon_vmas, held exclusively by a thread that
 /// changes VMAs. Either may be missing, where the VMAs map no file, or have no private pages.
 ///
-/// While they are held, no walk of the rmap sees the VMAs: it finds the mappings as they were before or as they
-/// are after.
+/// While they are held, no walk of the rmap sees the VMAs: it finds the mappings as they were before or as
+/// they are after.
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct RmapLocks<'s, P: Platform> {
     // Released first.
@@ -38,9 +38,9 @@ impl<'s, P: Platform> RmapLocks<'s, P> {
         Self { anon_vmas: AnonVmaTree::hold(platform, anon_vmas), file }
     }
 
-    /// Puts `vma`, which belongs to `space`, to where `snapshot` will have it: to its anon_vma, among the mappings
-    /// of its file and to its page offsets. It gets that snapshot before the locks are released. One that enters
-    /// a file becomes a holder of its opening.
+    /// Puts `vma`, which belongs to `space`, to where `snapshot` will have it: to its anon_vma, among the
+    /// mappings of its file and to its page offsets. It gets that snapshot before the locks are released.
+    /// One that enters a file becomes a holder of its opening.
     #[inline]
     pub fn place(&self, space: &SpaceCore, vma: &Vma, snapshot: &VmaSnapshot, emptied: &Emptied<'s, P>) {
         if let Some(file) = &self.file {

@@ -7,11 +7,11 @@ use quire_file::Opening;
 
 /// What a mapping maps.
 ///
-/// A word with a tag in its low two bits. A file that is open is the address of its [`Opening`]: equal words are the
-/// same opening.
+/// A word with a tag in its low two bits. A file that is open is the address of its [`Opening`]: equal words
+/// are the same opening.
 ///
-/// A VMA in a tree is a holder of the opening that it names. A value that outlives the holder that it was read from
-/// can only be compared.
+/// A VMA in a tree is a holder of the opening that it names. A value that outlives the holder that it was
+/// read from can only be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Backing(*mut Opening<Vma>);

@@ -10,4 +10,4 @@ mod model;
 mod models;
 #[cfg(not(loom))]
 mod stress;
-mod support;
+pub(crate) mod support;

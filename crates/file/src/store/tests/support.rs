@@ -14,7 +14,7 @@ use std::vec::Vec;
 
 /// One CPU of a machine without memory. Each thread of a test has its own, so that a [`Pin`] tells them
 /// apart.
-pub(super) struct Cpu(pub(super) usize);
+pub(crate) struct Cpu(pub(crate) usize);
 
 impl Execution for Cpu {
     #[cfg(not(loom))]
