@@ -32,8 +32,8 @@ fn the_last_holder_is_told_so() {
     assert_eq!(last, [false, true]);
 }
 
-/// Hazard: of two threads that let the last holders go at once neither closes the file, or both do; and a file that
-/// is put on the stack beside a thread that takes it is lost, or closed twice.
+/// Hazard: of two threads that let the last holders go at once neither closes the file, or both do; and a
+/// file that is put on the stack beside a thread that takes it is lost, or closed twice.
 #[test]
 fn each_opening_is_closed_once_whoever_is_last() {
     const OPENINGS: usize = 400;

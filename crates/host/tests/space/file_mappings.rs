@@ -1,8 +1,14 @@
 //! Which mappings a file has, and who holds its openings.
 
 use crate::common::*;
+use crate::short_pins::machine::after_all_holds;
+use crate::shortage::memory_of;
 use quire_file::IndexRange;
+use quire_frame::FailPlan;
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const PRIVATE: MapFlags = MapFlags::empty();
 
@@ -101,6 +107,114 @@ fn only_a_write_makes_a_page_of_a_shared_file_writable() {
     space.mprotect(area, 2 * PAGE, RW, false).unwrap();
     assert_eq!(faults_of(&|| write(&cpu, &space, area, 5)), 1, "mprotect knows nothing of the file");
     assert_eq!((read(&cpu, &space, area), read(&cpu, &space, page(area, 1))), (5, 4));
+}
+
+/// Hazard: a file is closed, and what it had in memory freed, while a program still has its pages in the
+/// tables.
+#[test]
+fn an_opening_is_held_until_the_pages_are_out_of_the_tables() {
+    let (memory, file) = (memory_of(2048, 1, |_| ()), Rc::new(TestFile::opened(1)));
+    let space = memory.create_space().unwrap();
+    let range = at(0, 64);
+    for replaces in [false, true] {
+        file.map(&space, (0, 0), range, (RW, MapFlags::SHARED)).unwrap();
+        (0..64).for_each(|nth| space.fault(page(range.start(), nth), Access::Write).unwrap());
+        // Who holds it at the last release of the lock of a page table, which ends the unmapping.
+        let (seen, watched) = (Rc::new(Cell::new(0)), Rc::clone(&file));
+        let last = Rc::clone(&seen);
+        let step = move |class| {
+            if matches!(class, LockClass::PteTable | LockClass::UpperTable) {
+                last.set(watched.holders(0));
+            }
+        };
+        after_all_holds(step, || {
+            if replaces {
+                map_at(&space, range.start().0, range.len(), RW);
+            } else {
+                space.munmap(range.start(), range.len()).unwrap();
+            }
+        });
+        assert_eq!((seen.get(), file.holders(0)), (2, 1), "replaces: {replaces}");
+    }
+}
+
+/// Walks of a file beside calls of two processes that change its mappings: a walk finds each mapping as it
+/// was before or as it is after a change, and never one twice.
+#[test]
+fn walks_beside_calls_find_whole_mappings() {
+    let machine = machine(64, 3);
+    let file = &TestFile::opened(1);
+    let spaces = [create_space(&machine), create_space(&machine)];
+    let stays = at(40, 4);
+    for space in &spaces {
+        file.map(space, (0, 40), stays, (RW, MapFlags::SHARED)).unwrap();
+        file.map(space, (0, 0), at(0, 16), (RW, MapFlags::SHARED)).unwrap();
+    }
+    let walking = &AtomicBool::new(true);
+    let walked = std::thread::scope(|scope| {
+        let changing: Vec<_> = spaces.iter().zip(1..).map(|(space, cpu)| (space, cpu, &machine)).collect();
+        let changing: Vec<_> = changing
+            .into_iter()
+            .map(|(space, cpu, machine)| {
+                scope.spawn(move || {
+                    let _cpu = machine.vcpu(cpu).unwrap();
+                    for turn in 0..400 {
+                        let part = at(turn % 12, 1 + turn % 4);
+                        unmap(space, part);
+                        let fixed = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+                        let target = at(20, 1).start();
+                        _ = space.fault(at(15, 1).start(), Access::Write);
+                        space.mremap(at(15, 1).start(), PAGE, PAGE, fixed, target).unwrap();
+                        space.mremap(target, PAGE, PAGE, fixed, at(15, 1).start()).unwrap();
+                        _ = space.mprotect(at(2, 3).start(), PAGE, READ, false);
+                        drop(space.fork().unwrap());
+                        file.map(space, (0, 0), at(0, 16), (RW, MapFlags::SHARED)).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let walker = scope.spawn(|| {
+            let _cpu = machine.vcpu(0).unwrap();
+            let mut walks = 0_u64;
+            while walking.load(Ordering::Relaxed) {
+                let (mut found, _) = file.places(&machine, IndexRange::ALL);
+                let all = found.len();
+                found.sort_unstable();
+                found.dedup();
+                assert_eq!(found.len(), all, "a page was visited twice");
+                let kept = found.iter().filter(|place| place.1 == stays.start().0).count();
+                assert!(kept >= 2, "a mapping that stays was missed");
+                walks += 1;
+            }
+            walks
+        });
+        for thread in changing {
+            thread.join().unwrap();
+        }
+        walking.store(false, Ordering::Relaxed);
+        walker.join().unwrap()
+    });
+    assert!(walked > 0);
+    drop(spaces);
+    assert_eq!(file.holders(0), 1);
+}
+
+/// What a fork that fails has copied lets the file go.
+#[test]
+fn a_fork_that_fails_holds_nothing() {
+    let (machine, file) = (machine(16, 1), TestFile::opened(1));
+    let (_cpu, space) = cpu_and_space(&machine);
+    for nth in 0..4 {
+        file.map(&space, (0, 0), at(8 * nth, 4), (RW, MapFlags::SHARED)).unwrap();
+        space.fault(at(8 * nth, 1).start(), Access::Write).unwrap();
+    }
+    let failed = (0..64).filter(|&nth| {
+        let forked = failing(&machine, FailPlan::nth(nth), || space.fork());
+        assert_eq!(file.holders(0), if forked.is_ok() { 9 } else { 5 }, "allocation {nth}");
+        forked.is_err()
+    });
+    assert!(failed.count() > 2);
+    assert_eq!(file.holders(0), 5);
 }
 
 /// What a page of a space maps: a page of an opening, or memory of its own.
