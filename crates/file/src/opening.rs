@@ -11,7 +11,7 @@ use quire_sync::atomic::raw::{AtomicPtr, AtomicUsize, Ordering, fence};
 
 /// The part of an open file that a VMA names.
 ///
-/// Whoever has a holder's share may use the opening, and the file, until it [lets it go](Self::let_go).
+/// A holder may use the opening, and the file, until it [lets it go](Self::let_go).
 #[repr(align(8))]
 pub struct Opening<V> {
     holders: AtomicUsize,

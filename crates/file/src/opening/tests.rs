@@ -35,7 +35,7 @@ fn the_last_holder_is_told_so() {
 /// Hazard: of two threads that let the last holders go at once neither closes the file, or both do; and a
 /// file that is put on the stack beside a thread that takes it is lost, or closed twice.
 #[test]
-fn each_opening_is_closed_once_whoever_is_last() {
+fn each_opening_is_closed_once() {
     const OPENINGS: usize = 400;
     const THREADS: usize = 4;
     let mappings = FileMappings::new();

@@ -53,7 +53,7 @@ fn mappings_of_one_opening_merge_and_those_of_two_do_not() {
 }
 
 #[test]
-fn whoever_lets_an_opening_go_last_leaves_it_to_be_closed() {
+fn a_mapping_that_is_the_last_holder_leaves_its_file_to_be_closed() {
     let (machine, file) = (machine(16, 1), TestFile::opened(3));
     let (_cpu, space) = cpu_and_space(&machine);
     for number in 0..3 {

@@ -120,8 +120,8 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// # Safety
     ///
-    /// The caller holds the opening, which is one of a file of this machine. Whoever holds it last, a mapping
-    /// or another, closes it or has it closed.
+    /// The caller holds the opening, which is one of a file of this machine. It is closed after
+    /// the last holder has let it go.
     ///
     /// [`Spaces::close_openings`]: crate::Spaces::close_openings
     #[doc(hidden)]

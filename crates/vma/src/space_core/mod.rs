@@ -2,17 +2,15 @@
 //!
 //! A VMA, the anon_vma that it is in and the core of its space point at one another, so they are one module.
 
-mod backing;
 mod mappings;
 mod merge;
 mod vma;
 
-pub use backing::Backing;
 pub use mappings::Mappings;
 pub use merge::Proposal;
 #[cfg(test)]
 pub(crate) use vma::OfAnonVma;
-pub use vma::{AnonVma, AnonVmaRef, Vma, VmaSnapshot};
+pub use vma::{AnonVma, AnonVmaRef, Backing, Vma, VmaSnapshot};
 pub(crate) use vma::{DepartedList, EmptiedList, Scratch};
 
 use crate::flags::VmFlags;

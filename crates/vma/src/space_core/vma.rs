@@ -1,16 +1,17 @@
 //! VMAs: one for each mapping of an address space. A VMA and the anon_vma that it is in point at one another.
 
 mod anon_vma;
+mod backing;
 mod membership;
 
 pub use anon_vma::AnonVma;
 pub(crate) use anon_vma::{EmptiedList, Scratch};
+pub use backing::Backing;
 pub(crate) use membership::{DepartedList, OfAnonVma};
 
 use crate::flags::VmFlags;
 use crate::lock::VmaLock;
 use crate::readahead::Readahead;
-use crate::space_core::Backing;
 use crate::swap_window::SwapInWindow;
 use core::fmt;
 use core::ptr::{self, NonNull};
