@@ -325,6 +325,34 @@ impl fmt::Debug for Vma {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use quire_file::FileMappings;
+
+    /// The entries of numbered files and of the program's own memory may be writable before a write.
+    #[test]
+    fn only_shared_mappings_of_open_files_notice_writes() {
+        let mappings = FileMappings::new();
+        // SAFETY: the mappings outlive the opening.
+        let opening = unsafe { Opening::new(NonNull::from(&mappings)) };
+        let (opened, number) = (Backing::opened(&opening), Backing::file(1));
+        let write = VmFlags::READ | VmFlags::WRITE;
+        for (backing, flags, notices) in [
+            (opened, write | VmFlags::SHARED, true),
+            (opened, write, false),
+            (opened, VmFlags::READ | VmFlags::SHARED, true),
+            (number, write | VmFlags::SHARED, false),
+            (Backing::shared_anonymous(1), write | VmFlags::SHARED, false),
+            (Backing::ANONYMOUS, write, false),
+        ] {
+            let range = VirtRange::new(VirtAddr(0x1000), VirtAddr(0x2000));
+            let snapshot = VmaSnapshot { range, flags, page_offset: 0, backing, anon: AnonVmaRef::NONE };
+            let wanted = if notices { flags.leaf_flags() - LeafFlags::WRITE } else { flags.leaf_flags() };
+            assert_eq!((snapshot.notices_writes(), snapshot.leaf_flags()), (notices, wanted), "{snapshot:?}");
+            let permissions = snapshot.permissions();
+            assert_eq!(permissions.leaf, wanted);
+            assert_eq!(permissions.shared, flags.contains(VmFlags::SHARED));
+            assert_eq!(snapshot.new_page(range.start()).leaf, wanted);
+        }
+    }
 
     #[test]
     fn a_folio_is_clipped_to_each_mapping() {

@@ -135,3 +135,35 @@ impl fmt::Debug for Backing {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use core::ptr::NonNull;
+    use quire_file::FileMappings;
+
+    #[test]
+    fn a_word_says_what_was_put_in() {
+        let mappings = FileMappings::new();
+        // SAFETY: the mappings outlive the opening.
+        let opening = unsafe { Opening::new(NonNull::from(&mappings)) };
+        for id in [0, 1, 7, Backing::MOST] {
+            let [file, zeros, shared] =
+                [Backing::file(id), Backing::zeros(id), Backing::shared_anonymous(id)];
+            assert_eq!([file, zeros, shared].map(Backing::file_id), [Some(id), Some(id), None]);
+            assert_eq!([file, zeros, shared].map(Backing::is_anonymous), [false, true, false]);
+            assert_eq!([file, zeros, shared].map(Backing::is_file), [true, true, false]);
+            for other in [file, zeros, shared] {
+                // SAFETY: it is none.
+                assert!(!other.is_opened() && unsafe { other.opening() }.is_none());
+            }
+            assert!(file != zeros && zeros != shared && shared != file && zeros != Backing::ANONYMOUS);
+        }
+        assert!(Backing::ANONYMOUS.is_anonymous() && !Backing::ANONYMOUS.is_file());
+        let opened = Backing::opened(&opening);
+        assert!(opened.is_opened() && opened.is_file() && !opened.is_anonymous());
+        assert_eq!(opened.file_id(), None);
+        // SAFETY: it lives until the end.
+        assert!(unsafe { opened.opening() }.is_some_and(|found| ptr::eq(found, &raw const opening)));
+    }
+}
