@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 /// outlives all mappings.
 #[derive(Debug)]
 pub(crate) struct TestFile {
-    openings: Vec<Box<Opening<Vma>>>,
+    openings: Box<[Opening<Vma>]>,
     mappings: Box<FileMappings<Vma>>,
 }
 
@@ -21,7 +21,7 @@ impl TestFile {
     pub(crate) fn opened(times: usize) -> Self {
         let mappings = Box::new(FileMappings::new());
         // SAFETY: the mappings live as long as the openings.
-        let open = |_| Box::new(unsafe { Opening::new(NonNull::from(&*mappings)) });
+        let open = |_| unsafe { Opening::new(NonNull::from(&*mappings)) };
         Self { openings: (0..times).map(open).collect(), mappings }
     }
 
@@ -88,7 +88,7 @@ impl TestFile {
     pub(crate) fn closing(&self, machine: &Machine) -> Vec<usize> {
         let mut closing = Vec::new();
         machine.memory().spaces().close_openings(|opening| {
-            let number = self.openings.iter().position(|own| NonNull::from(&**own) == opening);
+            let number = self.openings.iter().position(|own| NonNull::from(own) == opening);
             closing.push(number.expect("it is one of this file"));
         });
         closing.sort_unstable();
