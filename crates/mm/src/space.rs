@@ -15,7 +15,9 @@ pub use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
 
 /// For the project's own tests and tools.
 #[doc(hidden)]
-pub use quire_space::{AnonVmaViolation, AnonymousPlace, MappingFigures, SpaceViolation, without_population};
+pub use quire_space::{
+    AnonVmaViolation, AnonymousPlace, FileRmapViolation, MappingFigures, SpaceViolation, without_population,
+};
 
 /// A program's memory: made, filled, shared by fork, moved and looked at.
 ///

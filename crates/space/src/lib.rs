@@ -54,8 +54,8 @@ pub use quire_thp::{
     KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
 };
 pub use quire_vma::{
-    AnonVmaViolation, ExecGain, HugeDisable, HugePages, Layout, Limits, Protection, Rights, SMAPS_MNEMONICS,
-    STACK_GUARD_GAP, SpaceFigures, VmFlags,
+    AnonVmaViolation, ExecGain, FileRmapViolation, HugeDisable, HugePages, Layout, Limits, Protection,
+    Rights, SMAPS_MNEMONICS, STACK_GUARD_GAP, SpaceFigures, VmFlags,
 };
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{

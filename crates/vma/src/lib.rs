@@ -57,9 +57,7 @@ pub use lock::{LockSequence, VmaLock};
 pub use readahead::{READAHEAD_MOST, Readahead};
 pub use reap_patience::ReapPatience;
 pub use rights::{AtomicExecGain, ExecGain, Rights};
-pub use rmap::{
-    AnonVmaTree, Branch, Emptied, FileRmap, Freed, HeldMappings, Mapped, Rmap, RmapLocks, RmapState,
-};
+pub use rmap::{Branch, Emptied, FileRmap, Freed, HeldMappings, Mapped, Rmap, RmapLocks, RmapState};
 pub use space_core::{
     AnonVma, AnonVmaRef, Backing, Mappings, Proposal, SpaceCore, SpaceLink, Vma, VmaSnapshot,
 };

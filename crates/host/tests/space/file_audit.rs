@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use quire_file::IndexRange;
-use quire_vma::{FileRmapViolation, Vma};
+use quire_vma::Vma;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
 

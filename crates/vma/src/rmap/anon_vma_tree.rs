@@ -16,14 +16,14 @@ use quire_sync::RwSleepWriteGuard;
 /// The holder's VMAs, or what it has [emptied](Emptied), keep the root from being freed for longer than the
 /// lock is held.
 #[must_use = "the lock is released when the guard is dropped"]
-pub struct AnonVmaTree<'s, P: Platform> {
+pub(super) struct AnonVmaTree<'s, P: Platform> {
     held: Option<(&'s AnonVma, RwSleepWriteGuard<'s, P>)>,
 }
 
 impl<'s, P: Platform> AnonVmaTree<'s, P> {
     /// Takes the lock of the tree of the first of `anon_vmas` that is one. The others are of the same tree,
     /// since mappings that may merge have one anon_vma.
-    pub fn hold(platform: &'s P, anon_vmas: impl IntoIterator<Item = AnonVmaRef>) -> Self {
+    pub(super) fn hold(platform: &'s P, anon_vmas: impl IntoIterator<Item = AnonVmaRef>) -> Self {
         let held = anon_vmas.into_iter().find_map(AnonVmaRef::get).map(|anon_vma| {
             let root = anon_vma.root();
             (root, root.lock.write(platform))
@@ -41,7 +41,13 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
 
     /// Moves `vma`, which belongs to `space`, to the anon_vma and the page offsets of `snapshot`. An anon_vma
     /// that becomes empty is added to `emptied`.
-    pub fn place(&self, space: &SpaceCore, vma: &Vma, snapshot: &VmaSnapshot, emptied: &Emptied<'s, P>) {
+    pub(super) fn place(
+        &self,
+        space: &SpaceCore,
+        vma: &Vma,
+        snapshot: &VmaSnapshot,
+        emptied: &Emptied<'s, P>,
+    ) {
         let old = if vma.membership().is_linked() { self.anon_vma(vma.anon()) } else { None };
         match (old, self.anon_vma(snapshot.anon)) {
             (Some(old), Some(new)) if ptr::eq(old, new) => old.change(vma, snapshot),
@@ -60,7 +66,7 @@ impl<'s, P: Platform> AnonVmaTree<'s, P> {
     }
 
     /// Takes `vma`, which is about to be freed, out of its anon_vma, if it has one, and returns who frees it.
-    pub fn leave(&self, vma: &Vma, emptied: &Emptied<'s, P>) -> Freed {
+    pub(super) fn leave(&self, vma: &Vma, emptied: &Emptied<'s, P>) -> Freed {
         let Some(anon_vma) = self.anon_vma(vma.anon()) else { return Freed::ByCaller };
         if anon_vma.leave(vma) {
             emptied.list.add(anon_vma);

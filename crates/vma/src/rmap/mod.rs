@@ -20,7 +20,8 @@ mod owned;
 mod rmap_locks;
 mod walk;
 
-pub use anon_vma_tree::{AnonVmaTree, Branch, Emptied, Freed};
+use anon_vma_tree::AnonVmaTree;
+pub use anon_vma_tree::{Branch, Emptied, Freed};
 pub use file_rmap::FileRmap;
 pub use rmap_locks::RmapLocks;
 pub(crate) use rmap_locks::shares_writes;
