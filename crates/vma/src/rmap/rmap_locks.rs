@@ -15,6 +15,11 @@ use quire_file::FileMappingsWrite;
 /// they are after.
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct RmapLocks<'s, P: Platform> {
+    /// `None` where both are missing: what most mappings of small programs are, so it costs one test.
+    held: Option<Held<'s, P>>,
+}
+
+struct Held<'s, P: Platform> {
     // Released first.
     anon_vmas: AnonVmaTree<'s, P>,
     file: Option<FileMappingsWrite<'s, Vma, P>>,
@@ -33,32 +38,42 @@ impl<'s, P: Platform> RmapLocks<'s, P> {
         backing: Backing,
         anon_vmas: impl IntoIterator<Item = AnonVmaRef>,
     ) -> Self {
+        let anon = anon_vmas.into_iter().find(|anon| anon.is_some());
+        if anon.is_none() && !backing.is_opened() {
+            return Self { held: None };
+        }
         // SAFETY: the caller's promise.
         let file = unsafe { backing.opening() }.map(|opening| opening.mappings().write(platform));
-        Self { anon_vmas: AnonVmaTree::hold(platform, anon_vmas), file }
+        Self { held: Some(Held { anon_vmas: AnonVmaTree::hold(platform, anon), file }) }
     }
 
     /// Puts `vma`, which belongs to `space`, to where `snapshot` will have it: to its anon_vma, among the
-    /// mappings of its file and to its page offsets. It gets that snapshot before the locks are released.
-    /// One that enters a file becomes a holder of its opening.
+    /// mappings of its file and to its page offsets. It gets that snapshot before the locks are released. One
+    /// that enters a file becomes a holder of its opening.
     #[inline]
     pub fn place(&self, space: &SpaceCore, vma: &Vma, snapshot: &VmaSnapshot, emptied: &Emptied<'s, P>) {
-        if let Some(file) = &self.file {
+        let Some(held) = &self.held else {
+            let has_none = !vma.anon().is_some() && !snapshot.anon.is_some();
+            debug_assert!(has_none && !snapshot.backing.is_opened(), "the locks of the rmap are not held");
+            return;
+        };
+        if let Some(file) = &held.file {
             place_in_file(file, space, vma, snapshot);
         }
-        self.anon_vmas.place(space, vma, snapshot, emptied);
+        held.anon_vmas.place(space, vma, snapshot, emptied);
     }
 
     /// Takes `vma`, which is about to be freed, out of its trees, and returns who frees it.
     #[inline]
     pub fn leave(&self, vma: &Vma, emptied: &Emptied<'s, P>) -> Freed {
-        match &self.file {
+        let Some(held) = &self.held else { return Freed::ByCaller };
+        match &held.file {
             Some(file) => {
                 leave_file(file, vma);
-                self.anon_vmas.leave_later(vma, emptied);
+                held.anon_vmas.leave_later(vma, emptied);
                 Freed::AtTheEnd
             }
-            None => self.anon_vmas.leave(vma, emptied),
+            None => held.anon_vmas.leave(vma, emptied),
         }
     }
 }
@@ -103,6 +118,7 @@ pub(crate) fn shares_writes(flags: VmFlags) -> bool {
 
 impl<P: Platform> fmt::Debug for RmapLocks<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RmapLocks").field("anon_vmas", &self.anon_vmas).field("file", &self.file).finish()
+        let held = self.held.as_ref().map(|held| (&held.anon_vmas, &held.file));
+        f.debug_tuple("RmapLocks").field(&held).finish()
     }
 }
