@@ -79,6 +79,8 @@ pub enum LockClass {
     Rmap,
     /// The list of all spaces of a machine.
     Spaces,
+    /// The list of all files of a machine.
+    Files,
     /// A page table above the bottom level; within the class from the root down.
     UpperTable,
     /// A bottom-level page table.

@@ -16,28 +16,67 @@
 //! - `store`: the store.
 //! - `mappings`: which VMAs map a file.
 //! - `opening`: an open file, as VMAs name it.
+//! - `backing`: the embedder's side of a file.
+//! - `error`: why a page or bytes cannot be had.
+//! - `error_sequence`: errors of writeback, each reported once to each opening.
+//! - `user_copy`: the program's side of a call that reads or writes.
+//! - `file_memory`: what the files of a machine share.
+//! - `requests`: the requests of a file that are under way.
+//! - `cached_file`: a file's cache, apart from the VMAs that map it.
+//! - `transfers`: reading and writing pages by the backing.
+//! - `file_core`: a file with its cache and its mappings.
+//! - `users`: what the cache needs of those who map files.
+//! - `open_file`: an open file.
+//! - `files`: the files of a machine.
+//! - `locked_folio`: a folio of a file, locked.
+//! - `cache`: the page cache: everything that is done with the folios of files.
 
 #![no_std]
 
 #[cfg(any(test, loom))]
 extern crate std;
 
+mod backing;
+mod cache;
+mod cached_file;
 mod entry;
+mod error;
+mod error_sequence;
+mod file_core;
+mod file_memory;
+mod files;
 mod index;
 mod level;
+mod locked_folio;
 mod mappings;
 mod node;
+mod open_file;
 mod opening;
+mod requests;
 mod slabs;
 mod source;
 mod store;
+mod transfers;
+mod user_copy;
+mod users;
 mod word;
 
+pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Submitted, Transferred};
+pub use cache::{FileHandle, Lookup, PageCache, PagedIn, Transfer, Wait};
+pub use cached_file::{CachedFile, FileFigures, MAX_FILE_BYTES};
 pub use entry::{Entry, Payload, Stored};
+pub use error::{Busy, PageError};
+pub use file_core::{FileCore, Mapping};
+pub use file_memory::FileTotals;
+pub use files::Files;
 pub use index::{IndexRange, PageIndex};
+pub use locked_folio::LockedFolio;
 pub use mappings::{FileMappings, FileMappingsRead, FileMappingsWrite, OfFile};
 pub use node::{Narrow, Wide};
+pub use open_file::OpenFile;
 pub use opening::{ClosingStack, Opening};
 pub use slabs::{NodeSlabs, NodesOn};
 pub use source::{Needs, NodeSource, Reserve};
 pub use store::{Filter, FolioStore, Found, InsertError, LockedStore, StoreFigures, StoreViolation, Tag};
+pub use user_copy::{PageBytes, UserCopy};
+pub use users::{Cleaned, FileUsers, NoUsers};

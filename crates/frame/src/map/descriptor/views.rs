@@ -6,7 +6,7 @@
 //!
 //! What is stored as the owner of a folio is odd where it names an anon_vma ([`OwnerWord`]); the views of all
 //! other kinds store even numbers there. So an rmap walker that finds a frame between two uses never mistakes
-//! another owner for an anon_vma.
+//! another owner for an anon_vma. A file is even, too: its kind says that it is one.
 //!
 //! Loads and stores are relaxed where nothing else is said: the lock of the object that the frame belongs to
 //! orders them.
@@ -16,12 +16,12 @@ use crate::kind::Kind;
 use quire_arch::{Execution, Level, LockClass, PAGE_SIZE, Pfn, VirtAddr};
 use quire_sync::atomic::Ordering;
 
-/// The word by which a mapped page names the anon_vma that owns it, or none.
+/// The word by which a page names what owns it: an anon_vma, a file whose cache it is in, or nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OwnerWord(u64);
 
 impl OwnerWord {
-    /// No anon_vma: a page of a file, or of shared memory, or one that is not mapped yet.
+    /// Neither: a page of a file that has left its cache or never was in one, or one that is not mapped yet.
     pub const NONE: Self = Self(0);
 
     /// The word of the anon_vma at `address`, which is even.
@@ -32,6 +32,16 @@ impl OwnerWord {
     #[inline]
     pub const unsafe fn of_anon_vma(address: usize) -> Self {
         Self(address as u64 | 1)
+    }
+
+    /// The word of the file at `address`, which is even and not 0, in whose cache the page is.
+    ///
+    /// # Safety
+    ///
+    /// A file lies there for as long as pages that the word is given to are in its cache.
+    #[inline]
+    pub const unsafe fn of_file(address: usize) -> Self {
+        Self(address as u64 & !1)
     }
 }
 
@@ -126,6 +136,13 @@ impl FolioFrame<'_> {
     pub fn anon_vma(self) -> Option<usize> {
         let owner = self.0.owner().load(Ordering::Acquire);
         if owner & 1 == 0 { None } else { Some((owner & !1) as usize) }
+    }
+
+    /// The address of the file in whose cache it is, if it is in one. Acquire: as [`anon_vma`](Self::anon_vma).
+    #[inline]
+    pub fn file(self) -> Option<usize> {
+        let owner = self.0.owner().load(Ordering::Acquire);
+        if owner & 1 != 0 || owner == 0 { None } else { Some(owner as usize) }
     }
 
     /// Sets its owner, before it is mapped or becomes private. Release: a walker that finds the anon_vma here

@@ -1,0 +1,55 @@
+//! The end of openings and files.
+
+use super::{PageCache, Wait};
+use crate::file_core::{FileCore, Mapping};
+use crate::index::IndexRange;
+use crate::open_file::OpenFile;
+use crate::opening::Opening;
+use crate::store::Tag;
+use crate::users::NoUsers;
+use core::ptr::{self, NonNull};
+use quire_arch::Platform;
+use quire_sync::atomic::raw::{Ordering, fence};
+
+impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
+    /// Closes an opening. With the last one of a file its dirty folios are written, and it is forgotten: where
+    /// writing fails and no opening learned of it, that is counted. May sleep; nothing is held.
+    ///
+    /// # Safety
+    ///
+    /// The opening is one of these files, and was [let go](Opening::let_go) for the last time.
+    pub unsafe fn close(self, opening: NonNull<Opening<V>>) {
+        let place = ptr::with_exposed_provenance_mut::<OpenFile<P, V>>(opening.addr().get());
+        let Some(place) = NonNull::new(place) else { return };
+        // SAFETY: it is one that these files made (caller), and the caller's alone.
+        let core = unsafe { place.as_ref() }.file_place();
+        // SAFETY: nothing holds it any more (caller).
+        unsafe { self.files.free_opening(self.frames(), place) };
+        // SAFETY: the file counts this opening until here.
+        let was = unsafe { core.as_ref() }.openings.fetch_sub(1, Ordering::Release);
+        if was == 1 {
+            // Acquire: what was done by all other openings.
+            fence(Ordering::Acquire);
+            // SAFETY: this was the last one.
+            unsafe { self.end(core) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// No opening of the file is left.
+    unsafe fn end(self, core: NonNull<FileCore<P, V>>) {
+        // SAFETY: files live until they are freed below.
+        let file = unsafe { core.as_ref() };
+        debug_assert!(file.mappings().is_empty(), "{file:?} is closed and mapped");
+        // VMAs hold openings, so nothing maps it.
+        self.write_tagged(file, IndexRange::ALL, Tag::Dirty, (Wait::Yes, &NoUsers));
+        self.wait_written(file, IndexRange::ALL);
+        if file.errors.unseen().is_some() {
+            file.memory().lost_errors.fetch_add(1, Ordering::Relaxed);
+        }
+        self.remove_range(file, IndexRange::ALL, &NoUsers);
+        // SAFETY: no opening is left (caller), and the cache is empty.
+        unsafe { self.files.free_file(self.frames(), core) };
+    }
+}

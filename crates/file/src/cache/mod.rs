@@ -1,0 +1,81 @@
+//! The page cache: everything that is done with the folios of files.
+//!
+//! Lowest first: `find`, `obtain`, `writeback`, `truncate`, `calls`, `close`, `handle`.
+
+mod calls;
+mod close;
+mod find;
+mod handle;
+mod obtain;
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;
+mod truncate;
+mod writeback;
+
+pub use calls::Transfer;
+pub use find::Lookup;
+pub use handle::FileHandle;
+pub use obtain::PagedIn;
+pub use writeback::Wait;
+
+use crate::cached_file::CachedFile;
+use crate::file_core::Mapping;
+use crate::files::Files;
+use crate::transfers::Transfers;
+use core::fmt;
+use quire_arch::Platform;
+use quire_frame::Frames;
+use quire_memcg::Memcgs;
+
+/// The page cache of a machine.
+///
+/// What may sleep says so; all else may be called pinned and with locks up to the class PteTable held.
+pub struct PageCache<'m, P: Platform, V> {
+    files: &'m Files<P, V>,
+    memcgs: &'m Memcgs<P>,
+}
+
+impl<P: Platform, V> Clone for PageCache<'_, P, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform, V> Copy for PageCache<'_, P, V> {}
+
+impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
+    /// The page cache of these files.
+    ///
+    /// # Safety
+    ///
+    /// The files were made on the machine of `memcgs`.
+    pub const unsafe fn new(files: &'m Files<P, V>, memcgs: &'m Memcgs<P>) -> Self {
+        Self { files, memcgs }
+    }
+
+    /// The files.
+    pub fn files(self) -> &'m Files<P, V> {
+        self.files
+    }
+
+    fn frames(self) -> &'m Frames<P> {
+        self.memcgs.frames()
+    }
+
+    fn platform(self) -> &'m P {
+        self.frames().platform()
+    }
+
+    fn transfers<'t>(self, file: &'t CachedFile<P>) -> Transfers<'t, P>
+    where
+        'm: 't,
+    {
+        Transfers::new(self.memcgs.frames(), file)
+    }
+}
+
+impl<P: Platform, V> fmt::Debug for PageCache<'_, P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.files, f)
+    }
+}

@@ -1,0 +1,279 @@
+//! Bringing pages into the cache.
+
+use super::PageCache;
+use crate::backing::FileError;
+use crate::cached_file::CachedFile;
+use crate::entry::{Entry, Stored};
+use crate::error::PageError;
+use crate::file_core::Mapping;
+use crate::index::PageIndex;
+use crate::locked_folio::LockedFolio;
+use crate::slabs::NodesOn;
+use crate::source::{Needs, Reserve};
+use crate::store::InsertError;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocError, AllocRequest, FailSite, FolioGuard, FrameFlags, Kind, Migratetype, OwnerWord};
+use quire_memcg::{Membership, Memcgs};
+use quire_sync::atomic::raw::Ordering;
+
+/// The site of the cache's pages in fail plans.
+const SITE: FailSite = FailSite::new("file");
+
+/// What was brought in.
+#[derive(Debug)]
+#[must_use = "the folio is locked"]
+pub struct PagedIn<'m, P: Platform> {
+    /// The folio, locked, with a reference.
+    pub folio: LockedFolio<'m, P>,
+    /// Whether this call has read it: a major fault.
+    pub was_read: bool,
+}
+
+/// What becomes of a page that is not cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fill {
+    /// It is read. The file must not end before it.
+    Read,
+    /// It is put in as it is, filled with zeros or not: the caller fills it, or takes it out again.
+    ByCaller {
+        /// With zeros.
+        zeroed: bool,
+    },
+}
+
+/// Whether a folio was cached before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Came {
+    /// It was.
+    Before,
+    /// It was read.
+    Read,
+    /// It was put in, with contents that are not good yet.
+    Empty,
+}
+
+/// A step on the way to a page, made with Invalidate held.
+enum Step<'m, P: Platform> {
+    There(LockedFolio<'m, P>, Came),
+    /// A page is needed first.
+    NeedsPage,
+    /// Nodes are needed first.
+    NeedsNodes(Needs),
+    /// Another thread was faster.
+    Again,
+}
+
+/// A page that is in no cache yet, charged. It is freed when this is dropped.
+struct NewPage<'m, P: Platform> {
+    memcgs: &'m Memcgs<P>,
+    head: Pfn,
+}
+
+impl<P: Platform> NewPage<'_, P> {
+    /// The page with its reference.
+    fn into_head(self) -> Pfn {
+        let head = self.head;
+        core::mem::forget(self);
+        head
+    }
+}
+
+impl<P: Platform> Drop for NewPage<'_, P> {
+    fn drop(&mut self) {
+        let pin = self.memcgs.frames().platform().pin();
+        self.memcgs.folios().release_unused(&pin, self.head, Order::ZERO);
+    }
+}
+
+impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
+    /// The folio of page `index`, read if it is not cached. Nothing is held; may sleep. `program` pays.
+    ///
+    /// # Errors
+    ///
+    /// The file ends before the page; it could not be read; or there is no memory: then the caller reclaims, and
+    /// tries again.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn page_in(
+        self,
+        file: &CachedFile<P>,
+        index: PageIndex,
+        program: &Membership,
+    ) -> Result<PagedIn<'m, P>, PageError> {
+        if let Some(folio) = self.lock_cached(file, index)? {
+            // Only now: the size is stored before folios are removed.
+            if file.ends_before(index) {
+                return Err(PageError::PastEnd);
+            }
+            return Ok(PagedIn { folio, was_read: false });
+        }
+        self.obtain(file, index, program, Fill::Read, |folio, came| PagedIn {
+            folio,
+            was_read: came == Came::Read,
+        })
+    }
+
+    /// Calls `work` with the folio of page `index`, while Invalidate is held shared.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(super) fn obtain<R>(
+        self,
+        file: &CachedFile<P>,
+        index: PageIndex,
+        program: &Membership,
+        fill: Fill,
+        work: impl FnOnce(LockedFolio<'m, P>, Came) -> R,
+    ) -> Result<R, PageError> {
+        let nodes = file.memory().nodes(self.frames());
+        // SAFETY: the stores of a machine's files are locked with its nodes.
+        let mut reserve = unsafe { Reserve::new(&nodes) };
+        let mut page = None;
+        loop {
+            // Memory comes from here, where nothing is held.
+            let needs = {
+                let _shared = file.invalidate.read(self.platform());
+                match self.step(file, index, fill, (&mut page, &nodes, &mut reserve))? {
+                    Step::There(folio, came) => return Ok(work(folio, came)),
+                    Step::NeedsPage => None,
+                    Step::NeedsNodes(needs) => Some(needs),
+                    Step::Again => continue,
+                }
+            };
+            match needs {
+                None => page = Some(self.new_page(program)?),
+                Some(needs) => reserve.fill(needs)?,
+            }
+        }
+    }
+
+    /// A page for a file, charged.
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn new_page(self, program: &Membership) -> Result<NewPage<'m, P>, PageError> {
+        let request = AllocRequest::new(Order::ZERO, SITE).movability(Migratetype::Movable).kind(Kind::File);
+        let pin = self.platform().pin();
+        let head = self.frames().allocate(&pin, request)?;
+        self.frames().known(head).as_folio().set_owner(OwnerWord::NONE);
+        self.memcgs.programs().charge_new(&pin, program, head, Order::ZERO)?;
+        Ok(NewPage { memcgs: self.memcgs, head })
+    }
+
+    fn step<'n>(
+        self,
+        file: &CachedFile<P>,
+        index: PageIndex,
+        fill: Fill,
+        (page, nodes, reserve): (
+            &mut Option<NewPage<'m, P>>,
+            &NodesOn<'n, P>,
+            &mut Reserve<'_, NodesOn<'n, P>>,
+        ),
+    ) -> Result<Step<'m, P>, PageError> {
+        if fill == Fill::Read && file.ends_before(index) {
+            return Err(PageError::PastEnd);
+        }
+        if let Some(folio) = self.lock_cached(file, index)? {
+            return Ok(Step::There(folio, Came::Before));
+        }
+        let Some(new) = page.take() else { return Ok(Step::NeedsPage) };
+        let head = new.head;
+        let Some(guard) = self.frames().folios().try_lock_folio(head) else {
+            // A thread that looked for what the frame was before has locked it for a moment.
+            *page = Some(new);
+            P::relax(0);
+            return Ok(Step::Again);
+        };
+        match self.insert(file, (index, head), fill, (nodes, reserve)) {
+            Ok(()) => self.fill(file, (index, new.into_head()), fill, guard),
+            Err(refusal) => {
+                drop(guard);
+                *page = Some(new);
+                match refusal {
+                    InsertError::NeedsNodes(needs) => Ok(Step::NeedsNodes(needs)),
+                    InsertError::Occupied(_) => Ok(Step::Again),
+                    // Page numbers and frame numbers have fewer bits.
+                    InsertError::TooLarge | InsertError::Misaligned => {
+                        Err(PageError::NoMemory(AllocError::OutOfMemory))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Puts a new page, whose lock the caller has, into the cache, or changes nothing.
+    fn insert<'n>(
+        self,
+        file: &CachedFile<P>,
+        (index, head): (PageIndex, Pfn),
+        fill: Fill,
+        (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'_, NodesOn<'n, P>>),
+    ) -> Result<(), InsertError> {
+        let frame = self.frames().known(head);
+        // Whoever finds it may map it at any time, so its maps are counted as those of a page that is named.
+        let mut marks = FrameFlags::SHARED_BY_NAME;
+        if fill == Fill::Read {
+            marks |= FrameFlags::READING;
+        }
+        frame.set_flags(marks);
+        frame.as_folio().set_index(index.get());
+        frame.as_folio().set_owner(file.owner_word());
+        let got = frame.get(1);
+        debug_assert!(got, "a new page has one reference");
+        let stored = Stored { start: index, order: Order::ZERO, entry: Entry::Folio(head) };
+        let inserted = file.with_store_on(nodes, self.frames(), |store| store.insert(stored, reserve));
+        match inserted {
+            Ok(_shadow) => {
+                file.memory().cached.fetch_add(Order::ZERO.pages(), Ordering::Relaxed);
+                Ok(())
+            }
+            Err(refusal) => {
+                frame.put(1);
+                frame.as_folio().set_owner(OwnerWord::NONE);
+                frame.clear_flags(marks);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Gives a page that was just put into the cache its contents.
+    fn fill(
+        self,
+        file: &CachedFile<P>,
+        (index, head): (PageIndex, Pfn),
+        fill: Fill,
+        guard: FolioGuard<'m, P>,
+    ) -> Result<Step<'m, P>, PageError> {
+        let folio = LockedFolio::new(self.memcgs, head, guard);
+        match fill {
+            Fill::Read => {
+                // SAFETY: the page is new and locked.
+                let read = unsafe { self.transfers(file).read_page(index, head) };
+                match read {
+                    Ok(()) => {
+                        folio.frame().clear_flags(FrameFlags::READING);
+                        Ok(Step::There(folio, Came::Read))
+                    }
+                    Err(error) => Err(PageError::File(self.read_failed(file, index, folio, error))),
+                }
+            }
+            Fill::ByCaller { zeroed } => {
+                if zeroed {
+                    // SAFETY: the page is new and locked.
+                    unsafe { self.platform().zero_user(head, Order::ZERO) };
+                }
+                Ok(Step::There(folio, Came::Empty))
+            }
+        }
+    }
+
+    /// A folio could not be read: it leaves the cache, and all that wait for its lock get an error.
+    #[cold]
+    fn read_failed(
+        self,
+        file: &CachedFile<P>,
+        index: PageIndex,
+        folio: LockedFolio<'m, P>,
+        error: FileError,
+    ) -> FileError {
+        folio.frame().change_flags(FrameFlags::READ_FAILED, FrameFlags::READING);
+        self.remove(file, index, &folio);
+        error
+    }
+}

@@ -1,0 +1,260 @@
+//! Taking pages out of the cache: truncation, holes, invalidation.
+//!
+//! The size is changed first; then the pages are unmapped everywhere and removed, one locked folio after the other.
+//! A fault that locked a folio before it was removed finds the old size, and what it maps is unmapped with the
+//! folio's lock held; one that comes later finds the new size.
+
+use super::PageCache;
+use super::writeback::after;
+use crate::cached_file::{CachedFile, MAX_FILE_BYTES};
+use crate::entry::{Entry, Stored};
+use crate::error::{Busy, PageError};
+use crate::file_core::{FileCore, Mapping};
+use crate::index::{IndexRange, PageIndex};
+use crate::locked_folio::LockedFolio;
+use crate::store::Filter;
+use crate::transfers::zero_bytes;
+use crate::users::{Cleaned, FileUsers};
+use arrayvec::ArrayVec;
+use core::ops::Range;
+use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
+use quire_frame::FrameFlags;
+use quire_memcg::Membership;
+use quire_sync::atomic::raw::Ordering;
+
+/// Folios that are removed between two looks at the store.
+const AT_ONCE: usize = 16;
+
+impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
+    /// Changes the size of a file. What is past the new one leaves the cache, and programs lose their copies of it,
+    /// too; what is new is zeros. The caller keeps other calls away that write to the file or change its size.
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`]; nothing has changed then.
+    pub fn set_size(
+        self,
+        file: &FileCore<P, V>,
+        size: u64,
+        users: &dyn FileUsers<P, V>,
+    ) -> Result<(), PageError> {
+        if size > MAX_FILE_BYTES {
+            return Err(PageError::TooLarge);
+        }
+        let _alone = file.invalidate.write(self.platform());
+        if size >= file.size() {
+            self.extend(file, size, users);
+            return Ok(());
+        }
+        // Release: pairs with the load of a thread that has locked a folio.
+        file.size.store(size, Ordering::Release);
+        let gone = IndexRange::new(size.div_ceil(PAGE_SIZE), IndexRange::ALL.end());
+        users.unmap(file, gone, true);
+        self.zero_cached(file, size..(size.next_multiple_of(PAGE_SIZE)));
+        self.remove_range(file, gone, users);
+        // Copies that programs have made for themselves in the meantime, of what was not unmapped yet.
+        users.unmap(file, gone, true);
+        Ok(())
+    }
+
+    /// Makes a file larger. Bytes of its last page that are past the end come to be in it, as zeros: what a program
+    /// wrote there by a mapping is gone. Invalidate is held.
+    pub(super) fn extend(self, file: &FileCore<P, V>, size: u64, users: &dyn FileUsers<P, V>) {
+        let mut attempt = 0;
+        loop {
+            let old = file.size();
+            if size <= old {
+                return;
+            }
+            let grow = || file.size.fetch_max(size, Ordering::Release);
+            let tail = old..old.next_multiple_of(PAGE_SIZE);
+            let Some((folio, index)) = self.cached_page_of(file, &tail) else {
+                grow();
+                return;
+            };
+            let stored = Stored { start: index, order: Order::ZERO, entry: Entry::Folio(folio.head()) };
+            // An entry in transit can still write there.
+            if self.clean(file, &folio, &stored, users) == Cleaned::All {
+                self.zero_in(&folio, &tail);
+                grow();
+                return;
+            }
+            drop(folio);
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    /// The folio that has these bytes, which are of one page, locked, if it is cached.
+    fn cached_page_of(
+        self,
+        file: &CachedFile<P>,
+        bytes: &Range<u64>,
+    ) -> Option<(LockedFolio<'m, P>, PageIndex)> {
+        if bytes.is_empty() {
+            return None;
+        }
+        let index = PageIndex::new(bytes.start >> PAGE_SHIFT)?;
+        // A page that could not be read is not cached.
+        let folio = self.lock_cached(file, index).ok().flatten()?;
+        Some((folio, index))
+    }
+
+    /// Fills bytes of a locked folio's page with zeros, as far as they are in it.
+    fn zero_in(self, folio: &LockedFolio<'m, P>, bytes: &Range<u64>) {
+        let start = bytes.start & (PAGE_SIZE - 1);
+        let end = (start + (bytes.end - bytes.start)).min(PAGE_SIZE);
+        // SAFETY: the folio is locked, and the bytes are in its page.
+        unsafe { zero_bytes(self.platform(), folio.head(), start, end) };
+    }
+
+    /// Fills bytes of one page with zeros if the page is cached.
+    fn zero_cached(self, file: &CachedFile<P>, bytes: Range<u64>) {
+        if let Some((folio, _)) = self.cached_page_of(file, &bytes) {
+            self.transfers(file).wait_written(folio.head());
+            self.zero_in(&folio, &bytes);
+        }
+    }
+
+    /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`). Pages that are all in the hole leave the cache, and
+    /// programs lose their copies; where the hole begins or ends within a page that is written as zeros. The
+    /// caller keeps other calls away that write to the file or change its size, and frees what is stored of whole
+    /// pages afterwards. May sleep. `program` pays.
+    ///
+    /// # Errors
+    ///
+    /// A page at the edge of the hole could not be had; nothing has changed then.
+    pub fn punch(
+        self,
+        file: &FileCore<P, V>,
+        bytes: Range<u64>,
+        program: &Membership,
+        users: &dyn FileUsers<P, V>,
+    ) -> Result<(), PageError> {
+        let size = file.size();
+        let (start, end) = (bytes.start, bytes.end.min(size));
+        if start >= end {
+            return Ok(());
+        }
+        // Past the end of the file all is zeros already.
+        let whole_end = if end == size { end.next_multiple_of(PAGE_SIZE) } else { end };
+        let whole = IndexRange::new(start.div_ceil(PAGE_SIZE), whole_end >> PAGE_SHIFT);
+        let mut edges = ArrayVec::<Edge<'m, P, V>, 2>::new();
+        for edge in edges_of(start, end, whole) {
+            let index = PageIndex::new(edge.start >> PAGE_SHIFT).ok_or(PageError::TooLarge)?;
+            let page = self.page_in(file, index, program)?;
+            let head = page.folio.unlock_and_keep();
+            edges.push(Edge { cache: self, index, head, bytes: edge });
+        }
+        let _alone = file.invalidate.write(self.platform());
+        users.unmap(file, whole, true);
+        for Edge { index, head, bytes, .. } in &edges {
+            let kept = self.frames().known(*head).get(1);
+            debug_assert!(kept, "there is a reference");
+            if let Some(folio) = self.lock_found(file, (*index, *head), true) {
+                self.transfers(file).wait_written(*head);
+                self.zero_in(&folio, bytes);
+                file.mark_dirty(self.frames(), *head);
+            }
+        }
+        self.remove_range(file, whole, users);
+        users.unmap(file, whole, true);
+        Ok(())
+    }
+
+    /// Removes the folios of these pages. Invalidate is held exclusively.
+    pub(super) fn remove_range(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) {
+        let mut rest = pages;
+        loop {
+            let found = self.some_of(file, rest);
+            let Some(last) = found.last() else { return };
+            rest = after(last, pages);
+            for stored in found {
+                let Entry::Folio(head) = stored.entry else { continue };
+                let Some(folio) = self.lock_found(file, (stored.start, head), true) else { continue };
+                self.transfers(file).wait_written(head);
+                let mut attempt = 0;
+                while folio.frame().as_folio().maps() != 0 {
+                    // A fault was faster, or a mapping is in transit: that needs nothing that is held here.
+                    users.unmap(file, stored.range(), true);
+                    P::relax(attempt);
+                    attempt = attempt.saturating_add(1);
+                }
+                self.remove(file, stored.start, &folio);
+            }
+        }
+    }
+
+    /// The first folios of these pages, each with a reference.
+    fn some_of(self, file: &CachedFile<P>, pages: IndexRange) -> ArrayVec<Stored, AT_ONCE> {
+        file.with_store(self.frames(), |store| {
+            let found = store.batch::<AT_ONCE>(pages, Filter::All);
+            for stored in &found {
+                if let Entry::Folio(head) = stored.entry {
+                    // The cache has one as long as its lock is held.
+                    let got = self.frames().known(head).get(1);
+                    debug_assert!(got, "{head:?} is cached without a reference");
+                }
+            }
+            found
+        })
+    }
+
+    /// Drops the folios of these pages that nothing needs: what is stored may have changed. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// Some are dirty, being written, mapped or held; all others are gone.
+    pub fn invalidate(self, file: &FileCore<P, V>, pages: IndexRange) -> Result<(), Busy> {
+        let _alone = file.invalidate.write(self.platform());
+        let (mut rest, mut busy) = (pages, 0);
+        loop {
+            let found = self.some_of(file, rest);
+            let Some(last) = found.last() else { break };
+            rest = after(last, pages);
+            for stored in found {
+                let Entry::Folio(head) = stored.entry else { continue };
+                let at = (stored.start, head);
+                let pages = stored.order.pages();
+                match self.lock_found(file, at, false) {
+                    Some(folio) if self.is_unneeded(&folio) => self.remove(file, stored.start, &folio),
+                    _ => busy += pages,
+                }
+            }
+        }
+        if busy == 0 { Ok(()) } else { Err(Busy { pages: busy }) }
+    }
+
+    /// Whether nothing needs a locked folio: there are the references of the cache and of the caller only.
+    fn is_unneeded(self, folio: &LockedFolio<'m, P>) -> bool {
+        let word = folio.frame().word();
+        let in_use = FrameFlags::DIRTY | FrameFlags::WRITEBACK;
+        folio.frame().as_folio().maps() == 0 && word.refs() == 2 && !word.flags().intersects(in_use)
+    }
+}
+
+/// A page at the edge of a hole, with a reference.
+struct Edge<'m, P: Platform, V: Mapping> {
+    cache: PageCache<'m, P, V>,
+    index: PageIndex,
+    head: Pfn,
+    bytes: Range<u64>,
+}
+
+impl<P: Platform, V: Mapping> Drop for Edge<'_, P, V> {
+    fn drop(&mut self) {
+        self.cache.memcgs.folios().release_folio(self.head);
+    }
+}
+
+/// The bytes of a hole that are not in its whole pages: those before these, and those behind.
+fn edges_of(start: u64, end: u64, whole: IndexRange) -> impl Iterator<Item = Range<u64>> {
+    let (first, last) = (whole.start() << PAGE_SHIFT, whole.end() << PAGE_SHIFT);
+    let (before, behind) = if whole.is_empty() && start >> PAGE_SHIFT == (end - 1) >> PAGE_SHIFT {
+        (start..end, end..end)
+    } else {
+        (start..first, last.max(start)..end)
+    };
+    [before, behind].into_iter().filter(|edge| !edge.is_empty())
+}

@@ -1,0 +1,233 @@
+//! Writing dirty folios back.
+//!
+//! A folio is locked; the entries that map it are made clean; only then it is clean itself, and is being written.
+//! So what a program writes later makes it dirty again. Where an entry is in transit the folio stays dirty. Runs
+//! of folios are written by one request.
+
+use super::PageCache;
+use crate::backing::FileError;
+use crate::cached_file::{CachedFile, Turn};
+use crate::entry::{Entry, Stored};
+use crate::file_core::{FileCore, Mapping};
+use crate::index::IndexRange;
+use crate::locked_folio::LockedFolio;
+use crate::open_file::OpenFile;
+use crate::store::{Filter, Tag};
+use crate::transfers::Run;
+use crate::users::{Cleaned, FileUsers};
+use arrayvec::ArrayVec;
+use core::ops::Range;
+use quire_arch::Platform;
+use quire_frame::FrameFlags;
+use quire_sync::atomic::raw::Ordering;
+
+/// Folios that are looked at under one hold of a store's lock.
+const AT_ONCE: usize = 16;
+
+/// Whether writeback is waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// No: what is in use is left out.
+    No,
+    /// Until all that was dirty at the call is written.
+    Yes,
+}
+
+/// What became of a folio that was to be written.
+enum Left {
+    /// It is being written, or needs not be.
+    Done,
+    /// It is in use. It is tried again once the run is under way.
+    InUse,
+}
+
+impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
+    /// Writes the dirty folios of these pages. May sleep; no folio is locked.
+    ///
+    /// # Errors
+    ///
+    /// With [`Wait::Yes`], the last of the errors since the call. The openings are told in any case.
+    pub fn write_back(
+        self,
+        file: &FileCore<P, V>,
+        pages: IndexRange,
+        wait: Wait,
+        users: &dyn FileUsers<P, V>,
+    ) -> Result<(), FileError> {
+        let before = file.failed_writes.load(Ordering::Relaxed);
+        self.write_tagged(file, pages, Tag::Dirty, (wait, users));
+        if wait == Wait::No {
+            return Ok(());
+        }
+        self.wait_written(file, pages);
+        let failed = file.failed_writes.load(Ordering::Relaxed) != before;
+        file.errors.last().filter(|_| failed).map_or(Ok(()), Err)
+    }
+
+    /// Writes what is dirty now of these bytes and makes it lasting (`fsync`, `fdatasync`). May sleep; no folio is
+    /// locked.
+    ///
+    /// # Errors
+    ///
+    /// An error of writeback that this opening has not been told of: each is reported once.
+    pub fn sync(
+        self,
+        open: &OpenFile<P, V>,
+        bytes: Range<u64>,
+        data_only: bool,
+        users: &dyn FileUsers<P, V>,
+    ) -> Result<(), FileError> {
+        let file = open.file();
+        let pages = CachedFile::<P>::pages_of(bytes.clone());
+        self.tag_for_sync(file, pages);
+        self.write_tagged(file, pages, Tag::ToWrite, (Wait::Yes, users));
+        self.wait_written(file, pages);
+        if let Err(error) = file.backing().sync(bytes, data_only) {
+            file.errors.add(error);
+        }
+        open.report_error()
+    }
+
+    /// Tags what is dirty now: what becomes dirty later is not waited for.
+    fn tag_for_sync(self, file: &CachedFile<P>, pages: IndexRange) {
+        let mut rest = pages;
+        while !rest.is_empty() {
+            rest = file.with_store(self.frames(), |store| {
+                let mut rest = rest;
+                for _ in 0..AT_ONCE {
+                    let Some(stored) = store.next(rest, Filter::Tagged(Tag::Dirty)) else {
+                        return IndexRange::default();
+                    };
+                    rest = after(&stored, pages);
+                    store.set_tag(stored.start, Tag::ToWrite);
+                }
+                rest
+            });
+        }
+    }
+
+    /// Writes the folios that have the tag.
+    pub(super) fn write_tagged(
+        self,
+        file: &FileCore<P, V>,
+        pages: IndexRange,
+        tag: Tag,
+        (wait, users): (Wait, &dyn FileUsers<P, V>),
+    ) {
+        let (mut rest, mut run) = (pages, Run::new());
+        loop {
+            let found = self.tagged(file, rest, tag);
+            let Some(last) = found.last() else { break };
+            rest = after(last, pages);
+            for stored in found {
+                let Entry::Folio(head) = stored.entry else { continue };
+                let mut attempt = 0;
+                while let Left::InUse = self.write_one(file, &stored, (wait, users), &mut run) {
+                    // What others wait for in the meantime is under way.
+                    self.transfers(file).write_run(&mut run);
+                    self.transfers(file).wait_written(head);
+                    P::relax(attempt);
+                    attempt = attempt.saturating_add(1);
+                }
+                self.memcgs.folios().release_folio(head);
+            }
+        }
+        self.transfers(file).write_run(&mut run);
+    }
+
+    /// The first folios with the tag, each with a reference.
+    fn tagged(self, file: &CachedFile<P>, pages: IndexRange, tag: Tag) -> ArrayVec<Stored, AT_ONCE> {
+        file.with_store(self.frames(), |store| {
+            let found = store.batch::<AT_ONCE>(pages, Filter::Tagged(tag));
+            for stored in &found {
+                if let Entry::Folio(head) = stored.entry {
+                    // The cache has one as long as its lock is held.
+                    let got = self.frames().known(head).get(1);
+                    debug_assert!(got, "{head:?} is cached without a reference");
+                }
+            }
+            found
+        })
+    }
+
+    /// Writes one folio, to which the caller has a reference, if it is still dirty.
+    fn write_one(
+        self,
+        file: &FileCore<P, V>,
+        stored: &Stored,
+        (wait, users): (Wait, &dyn FileUsers<P, V>),
+        run: &mut Run,
+    ) -> Left {
+        let Entry::Folio(head) = stored.entry else { return Left::Done };
+        let at = (stored.start, head);
+        let waits = wait == Wait::Yes;
+        let kept = self.frames().known(head).get(1);
+        debug_assert!(kept, "the caller has a reference");
+        let Some(folio) = self.lock_found(file, at, waits) else { return Left::Done };
+        let flags = folio.frame().word().flags();
+        if !flags.contains(FrameFlags::DIRTY) {
+            file.with_store(self.frames(), |store| {
+                file.turn(self.frames(), store, at, Tag::ToWrite, Turn::Off)
+            });
+            return Left::Done;
+        }
+        // Whoever has made the file smaller is about to remove it.
+        if file.ends_before(stored.start) {
+            return Left::Done;
+        }
+        let in_use = if waits { Left::InUse } else { Left::Done };
+        let is_pinned = self.frames().folio(head).may_be_pinned();
+        if flags.contains(FrameFlags::WRITEBACK) || is_pinned && !waits {
+            return in_use;
+        }
+        if self.clean(file, &folio, stored, users) == Cleaned::InTransit {
+            return in_use;
+        }
+        file.with_store(self.frames(), |store| {
+            // The device that a pin is for may write to it at any time, and nothing tells of that: it stays dirty.
+            if !is_pinned {
+                file.turn(self.frames(), store, at, Tag::Dirty, Turn::Off);
+            }
+            file.turn(self.frames(), store, at, Tag::ToWrite, Turn::Off);
+            file.turn(self.frames(), store, at, Tag::Writeback, Turn::On);
+        });
+        drop(folio);
+        self.transfers(file).write_page(run, stored.start, head);
+        Left::Done
+    }
+
+    /// Makes the entries that map a locked folio clean.
+    pub(super) fn clean(
+        self,
+        file: &FileCore<P, V>,
+        folio: &LockedFolio<'m, P>,
+        stored: &Stored,
+        users: &dyn FileUsers<P, V>,
+    ) -> Cleaned {
+        // No other thread maps it while it is locked.
+        if folio.frame().as_folio().maps() == 0 {
+            return Cleaned::All;
+        }
+        users.clean(file, folio.head(), stored.start)
+    }
+
+    /// Sleeps until none of these pages is being written.
+    pub(super) fn wait_written(self, file: &CachedFile<P>, pages: IndexRange) {
+        let mut rest = pages;
+        loop {
+            let found = self.tagged(file, rest, Tag::Writeback);
+            let Some(last) = found.last() else { return };
+            rest = after(last, pages);
+            for stored in found {
+                let Entry::Folio(head) = stored.entry else { continue };
+                self.transfers(file).wait_written(head);
+                self.memcgs.folios().release_folio(head);
+            }
+        }
+    }
+}
+
+/// What is behind an entry, of these pages.
+pub(super) fn after(stored: &Stored, pages: IndexRange) -> IndexRange {
+    IndexRange::new(stored.range().end(), pages.end())
+}

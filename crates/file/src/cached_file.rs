@@ -1,0 +1,273 @@
+//! A file's cache, apart from the VMAs that map it: what the code below VMAs needs of a file.
+
+use crate::backing::FileBacking;
+use crate::entry::Entry;
+use crate::error_sequence::ErrorSequence;
+use crate::file_memory::FileMemory;
+use crate::index::{IndexRange, PageIndex};
+use crate::requests::Requests;
+use crate::slabs::NodesOn;
+use crate::store::{FolioStore, LockedStore, Tag};
+use core::fmt;
+use core::ptr::{self, NonNull};
+use quire_arch::{LockClass, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
+use quire_frame::{Frame, FrameFlags, Frames, Kind, OwnerWord};
+use quire_sync::RwSleepLock;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+/// The most bytes of a file.
+pub const MAX_FILE_BYTES: u64 = (PageIndex::MAX.get() << PAGE_SHIFT) | (PAGE_SIZE - 1);
+
+/// Pages of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileFigures {
+    /// Pages that are cached.
+    pub cached: u64,
+    /// Of these, pages that are to be written back.
+    pub dirty: u64,
+    /// Of these, pages that are being written back.
+    pub writeback: u64,
+    /// Requests to write that failed.
+    pub failed_writes: u64,
+}
+
+/// A file: its cache, its size, and where its bytes are when they are not in RAM.
+///
+/// In the cache and not locked means that the contents of a folio are good. A folio that could not be read leaves
+/// the cache before it is unlocked. The cache holds one reference to each folio.
+#[repr(C, align(8))]
+pub struct CachedFile<P: Platform> {
+    pub(crate) store: FolioStore<P>,
+    /// Read to add a folio, written to remove what a range has.
+    pub(crate) invalidate: RwSleepLock,
+    /// Bytes. Stored with release before the cache is truncated, loaded with acquire after a folio was locked.
+    pub(crate) size: AtomicU64,
+    /// Change under the store's lock.
+    dirty: AtomicU64,
+    writeback: AtomicU64,
+    pub(crate) failed_writes: AtomicU64,
+    pub(crate) errors: ErrorSequence,
+    pub(crate) requests: Requests,
+    /// Times that completions were reaped.
+    pub(crate) reaps: AtomicU64,
+    number: u64,
+    backing: NonNull<dyn FileBacking<P>>,
+    memory: NonNull<FileMemory<P>>,
+}
+
+// SAFETY: the backing is Send and Sync, and so is what the files of a machine share; all else is atomic or behind
+// a lock of its own.
+unsafe impl<P: Platform> Send for CachedFile<P> {}
+// SAFETY: as for `Send`.
+unsafe impl<P: Platform> Sync for CachedFile<P> {}
+
+/// Whether a tag is set or cleared, with its flag, and how that is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    On,
+    Off,
+}
+
+impl<P: Platform> CachedFile<P> {
+    /// A file of `size` bytes with an empty cache.
+    ///
+    /// # Safety
+    ///
+    /// Both pointers are valid as long as this is used.
+    pub(crate) unsafe fn new(
+        backing: NonNull<dyn FileBacking<P>>,
+        memory: NonNull<FileMemory<P>>,
+        (number, size): (u64, u64),
+    ) -> Self {
+        Self {
+            store: FolioStore::new(),
+            invalidate: RwSleepLock::new(LockClass::Invalidate),
+            size: AtomicU64::new(size),
+            dirty: AtomicU64::new(0),
+            writeback: AtomicU64::new(0),
+            failed_writes: AtomicU64::new(0),
+            errors: ErrorSequence::default(),
+            requests: Requests::default(),
+            reaps: AtomicU64::new(0),
+            number,
+            backing,
+            memory,
+        }
+    }
+
+    /// Its number: no other file of the machine has it, or had.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Its size in bytes. A thread that has locked a folio, and finds that the file does not end before it,
+    /// may map it: who makes the file smaller after that waits for the folio.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    /// Whether the file ends before page `index`.
+    #[inline]
+    pub fn ends_before(&self, index: PageIndex) -> bool {
+        index.get() << PAGE_SHIFT >= self.size()
+    }
+
+    /// Its pages.
+    pub fn figures(&self, frames: &Frames<P>) -> FileFigures {
+        self.with_store(frames, |store| FileFigures {
+            cached: store.figures().cached_pages,
+            dirty: self.dirty.load(Ordering::Relaxed),
+            writeback: self.writeback.load(Ordering::Relaxed),
+            failed_writes: self.failed_writes.load(Ordering::Relaxed),
+        })
+    }
+
+    pub(crate) fn backing(&self) -> &dyn FileBacking<P> {
+        // SAFETY: it is valid as long as this is used (contract of `new`).
+        unsafe { self.backing.as_ref() }
+    }
+
+    /// The backing, for its end.
+    pub(crate) fn backing_place(&self) -> NonNull<dyn FileBacking<P>> {
+        self.backing
+    }
+
+    pub(crate) fn memory(&self) -> &FileMemory<P> {
+        // SAFETY: it is valid as long as this is used (contract of `new`).
+        unsafe { self.memory.as_ref() }
+    }
+
+    /// The address by which folios name it.
+    pub(crate) fn address(&self) -> usize {
+        ptr::from_ref(self).expose_provenance()
+    }
+
+    /// The word by which folios name it.
+    pub(crate) fn owner_word(&self) -> OwnerWord {
+        // SAFETY: the file stays as long as folios are in its cache, and they lose the word when they leave.
+        unsafe { OwnerWord::of_file(self.address()) }
+    }
+
+    /// The file in whose cache the folio at `head` is.
+    ///
+    /// # Safety
+    ///
+    /// The caller holds the folio's lock, or an entry that maps it in a table whose lock it holds; and what it
+    /// finds is used no longer than that. The folio is of `frames`.
+    pub unsafe fn of_folio<'f>(frames: &'f Frames<P>, head: Pfn) -> Option<&'f Self> {
+        let frame = frames.frame(head)?;
+        if frame.kind() != Kind::File {
+            return None;
+        }
+        let file = NonNull::new(ptr::with_exposed_provenance_mut::<Self>(frame.as_folio().file()?))?;
+        // SAFETY: the word is a file's as long as the folio is in its cache. It leaves that under the folio lock,
+        // when it is not mapped; and the file stays as long as folios are in its cache.
+        Some(unsafe { file.as_ref() })
+    }
+
+    /// Whether the folio of `frame`, which the caller has locked, is this file's at page `index`.
+    #[inline]
+    pub fn has(&self, frame: &Frame, index: PageIndex) -> bool {
+        let folio = frame.as_folio();
+        frame.kind() == Kind::File && folio.file() == Some(self.address()) && folio.index() == index.get()
+    }
+
+    /// Calls `work` with the store's lock held, pinned.
+    #[inline]
+    pub(crate) fn with_store<R>(
+        &self,
+        frames: &Frames<P>,
+        work: impl FnOnce(&mut LockedStore<'_, P, NodesOn<'_, P>>) -> R,
+    ) -> R {
+        self.with_store_on(&self.memory().nodes(frames), frames, work)
+    }
+
+    /// The same, for a caller with a reserve of these nodes, which are those of the machine.
+    #[inline]
+    pub(crate) fn with_store_on<'n, R>(
+        &self,
+        nodes: &NodesOn<'n, P>,
+        frames: &Frames<P>,
+        work: impl FnOnce(&mut LockedStore<'_, P, NodesOn<'n, P>>) -> R,
+    ) -> R {
+        let _pin = frames.platform().pin();
+        // SAFETY: the stores of a machine's files are all locked here, with the nodes of the machine.
+        work(&mut unsafe { self.store.lock(nodes) })
+    }
+
+    /// Marks a folio dirty, in its flags and in the store, and returns whether it was clean. The folio stays in
+    /// the cache meanwhile: the caller has locked it, or holds an entry that maps it and whose table it has
+    /// locked. May be called pinned, under the lock of a table.
+    pub fn mark_dirty(&self, frames: &Frames<P>, head: Pfn) -> bool {
+        self.with_store(frames, |store| {
+            let index = frames.frame(head).and_then(|frame| PageIndex::new(frame.as_folio().index()));
+            index.is_some_and(|index| self.turn(frames, store, (index, head), Tag::Dirty, Turn::On))
+        })
+    }
+
+    /// Sets or clears a tag together with its flag, and counts it. Returns whether that changed anything: not
+    /// if the folio is not the file's at this page.
+    pub(crate) fn turn(
+        &self,
+        frames: &Frames<P>,
+        store: &mut LockedStore<'_, P, NodesOn<'_, P>>,
+        (index, head): (PageIndex, Pfn),
+        tag: Tag,
+        turn: Turn,
+    ) -> bool {
+        if store.get(index).is_none_or(|stored| stored.entry != Entry::Folio(head)) {
+            debug_assert!(false, "{head:?} is not in the cache at {index:?}");
+            return false;
+        }
+        let total = self.memory();
+        let (flag, own, all) = match tag {
+            Tag::Dirty => (FrameFlags::DIRTY, &self.dirty, &total.dirty),
+            Tag::Writeback => (FrameFlags::WRITEBACK, &self.writeback, &total.writeback),
+            // Of this one there is no flag.
+            Tag::ToWrite => {
+                let had = store.has_tag(index, tag);
+                return match turn {
+                    Turn::On => !had && store.set_tag(index, tag),
+                    Turn::Off => had && store.clear_tag(index, tag),
+                };
+            }
+        };
+        let frame = frames.known(head);
+        match turn {
+            Turn::On => {
+                let before = frame.set_flags(flag);
+                if before.is_none_or(|before| before.contains(flag)) {
+                    return false;
+                }
+                store.set_tag(index, tag);
+                own.fetch_add(1, Ordering::Relaxed);
+                all.fetch_add(1, Ordering::Relaxed);
+            }
+            Turn::Off => {
+                let before = frame.clear_flags(flag);
+                if !before.is_some_and(|before| before.contains(flag)) {
+                    return false;
+                }
+                store.clear_tag(index, tag);
+                own.fetch_sub(1, Ordering::Relaxed);
+                all.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        true
+    }
+
+    /// The pages that hold bytes from `from` up to `to`.
+    pub(crate) fn pages_of(bytes: core::ops::Range<u64>) -> IndexRange {
+        IndexRange::new(bytes.start >> PAGE_SHIFT, bytes.end.div_ceil(PAGE_SIZE))
+    }
+}
+
+impl<P: Platform> fmt::Debug for CachedFile<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CachedFile")
+            .field("number", &self.number)
+            .field("size", &self.size)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,43 @@
+//! Why a page or bytes of a file cannot be had.
+
+use crate::backing::FileError;
+use quire_frame::AllocError;
+use quire_memcg::OverLimit;
+
+/// Why a page of a file cannot be had, or bytes of it not be read or written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PageError {
+    /// The file ends before it: a fault is `SIGBUS`.
+    #[error("the file ends before it")]
+    PastEnd,
+    /// The file would become larger than files can be (`EFBIG`).
+    #[error("a file cannot be so large")]
+    TooLarge,
+    /// The bytes could not be transferred or stored.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The program's memory cannot be accessed (`EFAULT`).
+    #[error("the program's memory cannot be accessed")]
+    BadAddress,
+    /// There is no memory: the caller reclaims some, and tries again.
+    #[error("no memory for a page of a file: {0}")]
+    NoMemory(#[from] AllocError),
+    /// The memcg is at its limit: the caller reclaims there, and tries again.
+    #[error(transparent)]
+    OverLimit(#[from] OverLimit),
+}
+
+impl PageError {
+    /// Whether it is for want of memory: nothing was changed, and the same may succeed once some was freed.
+    pub const fn is_shortage(&self) -> bool {
+        matches!(self, Self::NoMemory(_) | Self::OverLimit(_))
+    }
+}
+
+/// Folios of the range are still cached: they are dirty, being written, mapped or held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{pages} pages of the file are in use")]
+pub struct Busy {
+    /// How many pages they have.
+    pub pages: u64,
+}

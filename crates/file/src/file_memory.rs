@@ -1,0 +1,69 @@
+//! What the files of a machine share, apart from their VMAs.
+
+use crate::slabs::{NodeSlabs, NodesOn};
+use quire_arch::{Pin, Platform};
+use quire_frame::{AllocError, Frames};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+/// Pages of all files of a machine, as `/proc/meminfo` has them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileTotals {
+    /// Pages that are cached (`Cached`).
+    pub cached: u64,
+    /// Of these, pages that are to be written back (`Dirty`).
+    pub dirty: u64,
+    /// Of these, pages that are being written back (`Writeback`).
+    pub writeback: u64,
+    /// Files that were closed for good with an error of writeback that no opening has seen.
+    pub lost_errors: u64,
+}
+
+/// What the files of a machine share: the nodes of their stores, the totals, the names of requests.
+#[derive(Debug)]
+pub(crate) struct FileMemory<P: Platform> {
+    nodes: NodeSlabs<P>,
+    pub(crate) cached: AtomicU64,
+    pub(crate) dirty: AtomicU64,
+    pub(crate) writeback: AtomicU64,
+    pub(crate) lost_errors: AtomicU64,
+    tokens: AtomicU64,
+}
+
+impl<P: Platform> FileMemory<P> {
+    /// Nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// When there is no frame for the caches.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn new(frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
+        Ok(Self {
+            nodes: NodeSlabs::new(frames, pin)?,
+            cached: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
+            writeback: AtomicU64::new(0),
+            lost_errors: AtomicU64::new(0),
+            tokens: AtomicU64::new(1),
+        })
+    }
+
+    /// The nodes of all stores.
+    pub(crate) fn nodes<'f>(&'f self, frames: &'f Frames<P>) -> NodesOn<'f, P> {
+        self.nodes.on(frames)
+    }
+
+    /// A number that no request of this machine has had.
+    pub(crate) fn new_token(&self) -> u64 {
+        self.tokens.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn totals(&self) -> FileTotals {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        FileTotals {
+            cached: read(&self.cached),
+            dirty: read(&self.dirty),
+            writeback: read(&self.writeback),
+            lost_errors: read(&self.lost_errors),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The files of a machine.
+
+use crate::backing::FileBacking;
+use crate::cached_file::CachedFile;
+use crate::file_core::{FileCore, Mapping, Neighbours};
+use crate::file_memory::{FileMemory, FileTotals};
+use crate::open_file::OpenFile;
+use core::alloc::Layout;
+use core::fmt;
+use core::ptr::NonNull;
+use quire_arch::{LockClass, Pin, Platform};
+use quire_frame::{AllocError, Frames};
+use quire_slab::{Heap, SlabCache};
+use quire_sync::SpinLock;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+/// The files of one machine: where they lie, and the list of them.
+pub struct Files<P: Platform, V> {
+    cores: SlabCache<FileCore<P, V>, P>,
+    openings: SlabCache<OpenFile<P, V>, P>,
+    /// For backings.
+    heap: Heap<P>,
+    /// In the heap, for as long as the machine is: files point to it.
+    memory: NonNull<FileMemory<P>>,
+    numbers: AtomicU64,
+    list: SpinLock<List<P, V>, P>,
+}
+
+struct List<P: Platform, V> {
+    first: Option<NonNull<FileCore<P, V>>>,
+    files: u64,
+}
+
+// SAFETY: what the list points to is Send and Sync.
+unsafe impl<P: Platform, V: Mapping> Send for List<P, V> {}
+// SAFETY: what the files share is Send and Sync; all else is.
+unsafe impl<P: Platform, V: Mapping> Send for Files<P, V> {}
+// SAFETY: as for `Send`.
+unsafe impl<P: Platform, V: Mapping> Sync for Files<P, V> {}
+
+impl<P: Platform, V: Mapping> Files<P, V> {
+    /// No file yet.
+    ///
+    /// # Errors
+    ///
+    /// When there are no frames for the caches.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn new(frames: &Frames<P>) -> Result<Self, AllocError> {
+        let pin = &frames.platform().pin();
+        let heap = Heap::new(frames, pin)?;
+        let shared = FileMemory::new(frames, pin)?;
+        let memory = heap.allocate(frames, pin, Layout::new::<FileMemory<P>>())?.cast::<FileMemory<P>>();
+        // SAFETY: it is this call's, and has that layout.
+        unsafe { memory.write(shared) };
+        Ok(Self {
+            cores: SlabCache::new(frames, pin, "address_space")?,
+            openings: SlabCache::new(frames, pin, "open_file")?,
+            heap,
+            memory,
+            numbers: AtomicU64::new(1),
+            list: SpinLock::new(LockClass::Files, List { first: None, files: 0 }),
+        })
+    }
+
+    /// Pages of all files.
+    pub fn totals(&self) -> FileTotals {
+        // SAFETY: it lives as long as the machine.
+        unsafe { self.memory.as_ref() }.totals()
+    }
+
+    /// How many files there are.
+    pub fn count(&self, frames: &Frames<P>) -> u64 {
+        let _pin = frames.platform().pin();
+        self.list.lock().files
+    }
+
+    /// A file of `size` bytes, with one opening, whose only holder is the caller.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for it. The backing is dropped then.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn create<B: FileBacking<P>>(
+        &self,
+        frames: &Frames<P>,
+        backing: B,
+        size: u64,
+    ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
+        let platform = frames.platform();
+        let layout = Layout::new::<B>();
+        let place = self.heap.allocate(frames, &platform.pin(), layout)?.cast::<B>();
+        // SAFETY: it is this call's, and has that layout.
+        unsafe { place.write(backing) };
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the backing is dropped with the file, and what files share lives as long as the machine.
+        let cached = unsafe { CachedFile::new(place, self.memory, (number, size)) };
+        let made = self.cores.allocate(frames, &platform.pin(), FileCore::new(cached));
+        let core = made.inspect_err(|_| {
+            // SAFETY: written above, and used nowhere.
+            unsafe { self.drop_backing(frames, place) };
+        })?;
+        // Folios name it by its address.
+        core.as_ptr().expose_provenance();
+        // SAFETY: the file counts one opening: this one.
+        let opening = unsafe { self.opening_of(frames, core) }.inspect_err(|_| {
+            // SAFETY: as above, and the core was just made.
+            unsafe {
+                self.cores.free(frames, &platform.pin(), core);
+                self.drop_backing(frames, place);
+            }
+        })?;
+        self.enlist(&platform.pin(), core);
+        Ok(opening)
+    }
+
+    /// An opening of a file.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for it.
+    ///
+    /// # Safety
+    ///
+    /// The file lives, and counts the opening.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) unsafe fn opening_of(
+        &self,
+        frames: &Frames<P>,
+        core: NonNull<FileCore<P, V>>,
+    ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
+        // SAFETY: the caller's promise.
+        let open = unsafe { OpenFile::new(core) };
+        let place = self.openings.allocate(frames, &frames.platform().pin(), open)?;
+        // VMAs name it by its address.
+        place.as_ptr().expose_provenance();
+        Ok(place)
+    }
+
+    /// Frees an opening.
+    ///
+    /// # Safety
+    ///
+    /// It is one of these files, and nothing holds it any more.
+    pub(crate) unsafe fn free_opening(&self, frames: &Frames<P>, open: NonNull<OpenFile<P, V>>) {
+        // SAFETY: the caller's promise.
+        unsafe { self.openings.free(frames, &frames.platform().pin(), open) };
+    }
+
+    /// Drops the backing of a file and frees the file.
+    ///
+    /// # Safety
+    ///
+    /// It is one of these files; it has no opening any more, and its cache is empty.
+    pub(crate) unsafe fn free_file(&self, frames: &Frames<P>, core: NonNull<FileCore<P, V>>) {
+        self.delist(&frames.platform().pin(), core);
+        // SAFETY: the file lives, and nothing else uses it (caller).
+        unsafe {
+            let backing = core.as_ref().cached.backing_place();
+            self.drop_backing(frames, backing);
+            self.cores.free(frames, &frames.platform().pin(), core);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The backing lies in the heap, and nothing uses it any more.
+    unsafe fn drop_backing<B: FileBacking<P> + ?Sized>(&self, frames: &Frames<P>, backing: NonNull<B>) {
+        // SAFETY: the caller's promise. Its `Drop` may sleep: nothing is held.
+        unsafe {
+            let layout = Layout::for_value(backing.as_ref());
+            backing.drop_in_place();
+            self.heap.free(frames, &frames.platform().pin(), backing.cast(), layout);
+        }
+    }
+
+    fn enlist(&self, _pin: &Pin<'_, P>, core: NonNull<FileCore<P, V>>) {
+        let mut list = self.list.lock();
+        let next = list.first.replace(core);
+        // SAFETY: the lock is held, and files on the list live.
+        unsafe {
+            if let Some(next) = next {
+                (*next.as_ref().neighbours.get()).previous = Some(core);
+            }
+            *core.as_ref().neighbours.get() = Neighbours { next, previous: None };
+        }
+        list.files += 1;
+    }
+
+    fn delist(&self, _pin: &Pin<'_, P>, core: NonNull<FileCore<P, V>>) {
+        let mut list = self.list.lock();
+        // SAFETY: as in `enlist`; the file is on the list until this is done.
+        unsafe {
+            let Neighbours { next, previous } = &*core.as_ref().neighbours.get();
+            let (next, previous) = (*next, *previous);
+            if let Some(next) = next {
+                (*next.as_ref().neighbours.get()).previous = previous;
+            }
+            match previous {
+                Some(previous) => (*previous.as_ref().neighbours.get()).next = next,
+                None => list.first = next,
+            }
+        }
+        list.files -= 1;
+    }
+
+    /// Calls `visit` with every file, under the lock of the list.
+    pub fn for_each(&self, frames: &Frames<P>, mut visit: impl FnMut(&FileCore<P, V>)) {
+        let _pin = frames.platform().pin();
+        let list = self.list.lock();
+        let mut next = list.first;
+        while let Some(core) = next {
+            // SAFETY: files live while they are on the list, which is locked.
+            let core = unsafe { core.as_ref() };
+            visit(core);
+            // SAFETY: the list is locked.
+            next = unsafe { (*core.neighbours.get()).next };
+        }
+    }
+}
+
+impl<P: Platform, V> fmt::Debug for Files<P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files").field("cores", &self.cores).finish_non_exhaustive()
+    }
+}

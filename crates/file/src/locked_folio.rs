@@ -1,0 +1,55 @@
+//! A folio of a file, locked.
+
+use core::fmt;
+use quire_arch::{Pfn, Platform};
+use quire_frame::{FolioGuard, Frame};
+use quire_memcg::Memcgs;
+
+/// A folio of a file's cache, under the folio lock and with a reference. As long as it is locked it stays in the
+/// cache, and its contents are good.
+#[must_use = "the folio is unlocked when this is dropped"]
+pub struct LockedFolio<'m, P: Platform> {
+    memcgs: &'m Memcgs<P>,
+    head: Pfn,
+    guard: Option<FolioGuard<'m, P>>,
+}
+
+impl<'m, P: Platform> LockedFolio<'m, P> {
+    /// The folio at `head`, with its lock and a reference, which are the caller's.
+    pub(crate) const fn new(memcgs: &'m Memcgs<P>, head: Pfn, guard: FolioGuard<'m, P>) -> Self {
+        Self { memcgs, head, guard: Some(guard) }
+    }
+
+    /// Its first frame.
+    #[inline]
+    pub fn head(&self) -> Pfn {
+        self.head
+    }
+
+    /// Its first descriptor.
+    #[inline]
+    pub fn frame(&self) -> &'m Frame {
+        self.memcgs.frames().known(self.head)
+    }
+
+    /// Unlocks it. The reference is the caller's, e.g. that of the mappings.
+    pub fn unlock_and_keep(mut self) -> Pfn {
+        drop(self.guard.take());
+        let head = self.head;
+        core::mem::forget(self);
+        head
+    }
+}
+
+impl<P: Platform> Drop for LockedFolio<'_, P> {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        self.memcgs.folios().release_folio(self.head);
+    }
+}
+
+impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockedFolio").field("head", &self.head).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,86 @@
+//! An open file (Linux's `struct file`), as far as memory management knows it.
+
+use crate::backing::FileError;
+use crate::error_sequence::Cursor;
+use crate::file_core::{FileCore, Mapping};
+use crate::opening::Opening;
+use core::fmt;
+use core::mem::offset_of;
+use core::ptr::{self, NonNull};
+use quire_arch::Platform;
+
+/// An open file. Whoever holds its [`Opening`] may use it.
+#[repr(C)]
+pub struct OpenFile<P: Platform, V> {
+    opening: Opening<V>,
+    file: NonNull<FileCore<P, V>>,
+    /// Which errors of writeback it has been told of.
+    seen: Cursor,
+}
+
+// SAFETY: the file is Send and Sync, and lives as long as this does; all else is, too.
+unsafe impl<P: Platform, V: Mapping> Send for OpenFile<P, V> {}
+// SAFETY: as for `Send`.
+unsafe impl<P: Platform, V: Mapping> Sync for OpenFile<P, V> {}
+
+impl<P: Platform, V: Mapping> OpenFile<P, V> {
+    /// An opening of `file`, with the caller as its holder.
+    ///
+    /// # Safety
+    ///
+    /// The file counts it, and lives until it is closed.
+    pub(crate) unsafe fn new(file: NonNull<FileCore<P, V>>) -> Self {
+        const { assert!(offset_of!(Self, opening) == 0, "an opening leads to its open file") };
+        // SAFETY: the file lives (caller).
+        let core = unsafe { file.as_ref() };
+        // SAFETY: the mappings are a part of the file, which lives until this is closed (caller).
+        let opening = unsafe { Opening::new(NonNull::from(core.mappings())) };
+        Self { opening, file, seen: core.errors.sample() }
+    }
+
+    /// The open file that an opening is the first part of.
+    ///
+    /// # Safety
+    ///
+    /// The opening is one of an `OpenFile<P, V>` of these types, as all are that [`PageCache`] makes, and is
+    /// held, or not closed yet, as long as the result is used.
+    ///
+    /// [`PageCache`]: crate::PageCache
+    #[inline]
+    pub unsafe fn of<'o>(opening: NonNull<Opening<V>>) -> &'o Self {
+        // SAFETY: the opening is the first field of one (caller), whose provenance was exposed when it was made.
+        unsafe { &*ptr::with_exposed_provenance::<Self>(opening.addr().get()) }
+    }
+
+    /// What VMAs name it by.
+    #[inline]
+    pub fn opening(&self) -> NonNull<Opening<V>> {
+        NonNull::from(self).cast()
+    }
+
+    /// Its file.
+    #[inline]
+    pub fn file(&self) -> &FileCore<P, V> {
+        // SAFETY: it lives until this is closed.
+        unsafe { self.file.as_ref() }
+    }
+
+    pub(crate) fn file_place(&self) -> NonNull<FileCore<P, V>> {
+        self.file
+    }
+
+    /// The last error of writeback that this opening has not been told of: each is reported once.
+    ///
+    /// # Errors
+    ///
+    /// That error.
+    pub fn report_error(&self) -> Result<(), FileError> {
+        self.file().errors.report(&self.seen)
+    }
+}
+
+impl<P: Platform, V> fmt::Debug for OpenFile<P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenFile").field("opening", &self.opening).finish_non_exhaustive()
+    }
+}

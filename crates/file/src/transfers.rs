@@ -1,0 +1,282 @@
+//! Reading and writing pages of one file by its backing.
+//!
+//! A read is waited for. A write is begun: its folios have WRITEBACK, in their flags and in the store, until some
+//! thread has reaped the end. Such a folio stays in the cache, and the cache holds a reference.
+
+use crate::backing::{FileError, FileIo, IoLimits, IoToken, Submitted, Transferred};
+use crate::cached_file::{CachedFile, Turn};
+use crate::entry::Entry;
+use crate::index::{IndexRange, PageIndex};
+use crate::requests::{Extent, Outcome, Request};
+use crate::store::{Filter, Tag};
+use core::fmt;
+use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, PfnRange, Platform};
+use quire_frame::{FailClass, FailSite, FrameFlags, Frames};
+use quire_swap::{DeviceMemory, Direction};
+use quire_sync::atomic::raw::Ordering;
+
+/// The site of reads and writes in fail plans.
+const SITE: FailSite = FailSite::new("file_io");
+
+/// Consecutive pages that are to be written by one request.
+pub(crate) struct Run {
+    first: u64,
+    frames: arrayvec::ArrayVec<PfnRange, { IoLimits::MOST_PAGES as usize }>,
+    pages: u32,
+}
+
+impl Run {
+    pub(crate) const fn new() -> Self {
+        Self { first: 0, frames: arrayvec::ArrayVec::new_const(), pages: 0 }
+    }
+
+    /// Adds the page at `index`, unless the request would have more than `limits` allow, or a gap.
+    fn push(&mut self, index: PageIndex, head: Pfn, limits: IoLimits) -> bool {
+        if self.pages == 0 {
+            self.first = index.get();
+        }
+        let most = limits.pages.clamp(1, IoLimits::MOST_PAGES);
+        if index.get() != self.first + u64::from(self.pages) || self.pages >= most {
+            return false;
+        }
+        let segments = self.frames.len();
+        match self.frames.last_mut() {
+            Some(last) if last.end() == head => *last = PfnRange::new(last.start(), head.offset(1)),
+            _ if segments >= limits.segments.clamp(1, most) as usize => return false,
+            _ => self.frames.push(PfnRange::new(head, head.offset(1))),
+        }
+        self.pages += 1;
+        true
+    }
+}
+
+/// The transfers of one file.
+pub(crate) struct Transfers<'m, P: Platform> {
+    frames: &'m Frames<P>,
+    file: &'m CachedFile<P>,
+}
+
+impl<P: Platform> Clone for Transfers<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform> Copy for Transfers<'_, P> {}
+
+impl<'m, P: Platform> Transfers<'m, P> {
+    pub(crate) const fn new(frames: &'m Frames<P>, file: &'m CachedFile<P>) -> Self {
+        Self { frames, file }
+    }
+
+    /// Fills a page with what the file has at `index`, where it does not end before that. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// The backing's, or one of the fail plan. The page may have anything then.
+    ///
+    /// # Safety
+    ///
+    /// The page at `head` is one of a folio that the caller has locked, and no other thread looks at its
+    /// contents.
+    pub(crate) unsafe fn read_page(self, index: PageIndex, head: Pfn) -> Result<(), FileError> {
+        let platform = self.frames.platform();
+        let offset = index.get() << PAGE_SHIFT;
+        let bytes = self.file.size().saturating_sub(offset).min(PAGE_SIZE);
+        // SAFETY: the page is the caller's.
+        unsafe { platform.fill_user(head, Order::ZERO) };
+        let extent = Extent { first: index.get(), written: 0, bytes };
+        let (request, token) = self.begin(extent);
+        let run = [PfnRange::new(head, head.offset(1))];
+        // SAFETY: the page is the caller's, which waits for the end.
+        unsafe {
+            self.submit(request, &FileIo { direction: Direction::Read, offset, bytes, frames: &run, token })
+        };
+        let valid = self.wait_read(request, token)?;
+        if valid == 0 {
+            // SAFETY: as above, and the request has ended.
+            unsafe { platform.zero_user(head, Order::ZERO) };
+        } else {
+            // SAFETY: as above; the bytes are those of the page behind the first `valid`.
+            unsafe { zero_bytes(platform, head, valid, PAGE_SIZE) };
+        }
+        Ok(())
+    }
+
+    /// Adds a page that has just been marked as being written to a run, which is written first if the page does
+    /// not fit in.
+    pub(crate) fn write_page(self, run: &mut Run, index: PageIndex, head: Pfn) {
+        let limits = self.file.backing().limits();
+        if !run.push(index, head, limits) {
+            self.write_run(run);
+            let fits = run.push(index, head, limits);
+            debug_assert!(fits, "a request has room for no page");
+        }
+    }
+
+    /// Begins to write a run, whose pages have been marked as being written. May sleep.
+    pub(crate) fn write_run(self, run: &mut Run) {
+        let Run { first, frames, pages } = core::mem::replace(run, Run::new());
+        if pages == 0 {
+            return;
+        }
+        let offset = first << PAGE_SHIFT;
+        let all = u64::from(pages) << PAGE_SHIFT;
+        // A thread that makes the file smaller meanwhile waits for these folios, and drops them then.
+        let bytes = self.file.size().saturating_sub(offset).min(all);
+        let (request, token) = self.begin(Extent { first, written: pages, bytes });
+        let io = FileIo { direction: Direction::Write, offset, bytes, frames: &frames, token };
+        // SAFETY: folios that are being written stay in the cache, which has a reference.
+        unsafe { self.submit(request, &io) };
+    }
+
+    /// Room for a request, once there is some.
+    fn begin(self, extent: Extent) -> (&'m Request, IoToken) {
+        let backing = self.file.backing();
+        let most = backing.limits().in_flight;
+        let token = self.file.memory().new_token();
+        loop {
+            if let Some(request) = self.file.requests.begin(token, most, extent) {
+                return (request, IoToken::new(token));
+            }
+            self.reap();
+            self.frames
+                .platform()
+                .park(backing.wait_key(), &mut || !self.file.requests.has_room(most) && !backing.has_done());
+        }
+    }
+
+    /// Passes a request to the backing.
+    ///
+    /// # Safety
+    ///
+    /// As for [`FileBacking::submit`](crate::FileBacking::submit).
+    unsafe fn submit(self, request: &Request, io: &FileIo<'_>) {
+        let class = match io.direction {
+            Direction::Read => FailClass::DeviceRead,
+            Direction::Write => FailClass::DeviceWrite,
+        };
+        let struck = self.frames.fail_points().strikes(class, SITE);
+        if struck || io.bytes == 0 {
+            // Without bytes the file ends before it by now.
+            request.ask(io.token);
+            return self.complete(io.token, if struck { Err(FileError::Io) } else { Ok(Transferred::All) });
+        }
+        let backing = self.file.backing();
+        loop {
+            // First: what ends a request after this counts a reap after this.
+            let (reaps, progress) = (self.file.reaps.load(Ordering::Acquire), backing.progress());
+            request.ask(io.token);
+            // SAFETY: the caller's promise.
+            match unsafe { backing.submit(self.memory(), io) } {
+                Submitted::Done(result) => return self.complete(io.token, result),
+                Submitted::Begun => return,
+                // Reported though it was not taken: it has ended.
+                Submitted::QueueFull if !request.take_back(io.token) => return,
+                Submitted::QueueFull => {
+                    self.reap();
+                    self.frames.platform().park(backing.wait_key(), &mut || {
+                        self.file.reaps.load(Ordering::Acquire) == reaps
+                            && backing.progress() == progress
+                            && !backing.has_done()
+                    });
+                }
+            }
+        }
+    }
+
+    fn memory(self) -> DeviceMemory<'m, P> {
+        DeviceMemory::new(self.frames)
+    }
+
+    /// The end of a request, if there is one of that token.
+    fn complete(self, token: IoToken, result: Result<Transferred, FileError>) {
+        let Some(request) = self.file.requests.claim(token) else { return };
+        let (extent, outcome) = (request.extent(), request.outcome(result));
+        if extent.written == 0 {
+            request.end(token, outcome);
+        } else {
+            self.written(extent, outcome);
+            request.clear();
+        }
+        self.frames.platform().unpark(self.file.backing().wait_key());
+    }
+
+    /// Pages are written, or could not be: as in Linux they are clean then, too, and the openings are told.
+    fn written(self, extent: Extent, outcome: Outcome) {
+        if let Err(error) = outcome {
+            self.file.errors.add(error);
+            self.file.failed_writes.fetch_add(1, Ordering::Relaxed);
+        }
+        let pages = IndexRange::new(extent.first, extent.first + u64::from(extent.written));
+        self.file.with_store(self.frames, |store| {
+            let mut rest = pages;
+            while let Some(stored) = store.next(rest, Filter::Tagged(Tag::Writeback)) {
+                rest = IndexRange::new(stored.range().end(), pages.end());
+                if let Entry::Folio(head) = stored.entry {
+                    self.file.turn(self.frames, store, (stored.start, head), Tag::Writeback, Turn::Off);
+                }
+            }
+        });
+    }
+
+    /// Reaps the completions of the file, and wakes all threads that wait for one.
+    pub(crate) fn reap(self) {
+        let mut any = false;
+        self.file.backing().reap(self.memory(), &mut |token, result| {
+            any = true;
+            self.complete(token, result);
+        });
+        if any {
+            // Release: pairs with the loads of the threads that wait for a full queue.
+            self.file.reaps.fetch_add(1, Ordering::Release);
+            self.frames.platform().unpark(self.file.backing().wait_key());
+        }
+    }
+
+    fn wait_read(self, request: &Request, token: IoToken) -> Outcome {
+        let backing = self.file.backing();
+        loop {
+            if let Some(outcome) = request.fetch(token) {
+                // There is room for another one.
+                self.frames.platform().unpark(backing.wait_key());
+                return outcome;
+            }
+            self.reap();
+            self.frames
+                .platform()
+                .park(backing.wait_key(), &mut || !request.has_ended(token) && !backing.has_done());
+        }
+    }
+
+    /// Sleeps until the folio at `head`, to which the caller has a reference, is not being written.
+    pub(crate) fn wait_written(self, head: Pfn) {
+        let backing = self.file.backing();
+        let frame = self.frames.known(head);
+        let busy = || frame.word().flags().contains(FrameFlags::WRITEBACK);
+        while busy() {
+            self.reap();
+            self.frames.platform().park(backing.wait_key(), &mut || busy() && !backing.has_done());
+        }
+    }
+}
+
+impl<P: Platform> fmt::Debug for Transfers<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.file, f)
+    }
+}
+
+/// Fills the bytes of a page from `from` up to `to` with zeros.
+///
+/// # Safety
+///
+/// The page is in RAM, and a folio's that the caller has locked; `from..to` is within a page. Only programs that
+/// expect the race use these bytes at the same time.
+pub(crate) unsafe fn zero_bytes<P: Platform>(platform: &P, head: Pfn, from: u64, to: u64) {
+    debug_assert!(to <= PAGE_SIZE);
+    if from < to {
+        // SAFETY: the caller's promise.
+        unsafe { platform.direct_map(head).as_ptr().add(from as usize).write_bytes(0, (to - from) as usize) };
+    }
+}
