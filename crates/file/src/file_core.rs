@@ -16,7 +16,6 @@ pub trait Mapping: Member<OfFile> + Send + Sync + 'static {}
 impl<V: Member<OfFile> + Send + Sync + 'static> Mapping for V {}
 
 /// Places on the list of files, which its lock guards.
-#[derive(Debug)]
 pub(crate) struct Neighbours<P: Platform, V> {
     pub(crate) next: Option<NonNull<FileCore<P, V>>>,
     pub(crate) previous: Option<NonNull<FileCore<P, V>>>,

@@ -19,7 +19,6 @@ pub struct FileTotals {
 }
 
 /// What the files of a machine share: the nodes of their stores, the totals, the names of requests.
-#[derive(Debug)]
 pub(crate) struct FileMemory<P: Platform> {
     nodes: NodeSlabs<P>,
     pub(crate) cached: AtomicU64,

@@ -28,6 +28,7 @@
 //! - `users`: what the cache needs of those who map files.
 //! - `open_file`: an open file.
 //! - `files`: the files of a machine.
+//! - `audit`: the audit of the page cache.
 //! - `locked_folio`: a folio of a file, locked.
 //! - `cache`: the page cache: everything that is done with the folios of files.
 
@@ -36,6 +37,7 @@
 #[cfg(any(test, loom))]
 extern crate std;
 
+mod audit;
 mod backing;
 mod cache;
 mod cached_file;
@@ -61,6 +63,7 @@ mod user_copy;
 mod users;
 mod word;
 
+pub use audit::{FileAudit, FileViolation, PagesOf};
 pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Submitted, Transferred};
 pub use cache::{FileHandle, Lookup, PageCache, PagedIn, Transfer, Wait};
 pub use cached_file::{CachedFile, FileFigures, MAX_FILE_BYTES};

@@ -9,7 +9,7 @@ use core::mem::offset_of;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
 
-/// An open file. Whoever holds its [`Opening`] may use it.
+/// An open file. A holder of its [`Opening`] may use it.
 #[repr(C)]
 pub struct OpenFile<P: Platform, V> {
     opening: Opening<V>,

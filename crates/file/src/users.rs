@@ -27,7 +27,7 @@ pub trait FileUsers<P: Platform, V> {
     fn clean(&self, file: &FileCore<P, V>, head: Pfn, index: PageIndex) -> Cleaned;
 }
 
-/// Nobody maps files.
+/// There is no mapping of any file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoUsers;
 

@@ -13,7 +13,7 @@ use crate::index::PageIndex;
 use crate::locked_folio::LockedFolio;
 use crate::transfers::zero_bytes;
 use crate::user_copy::{PageBytes, UserCopy};
-use crate::users::FileUsers;
+use crate::users::{Cleaned, FileUsers};
 use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Platform};
 use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
@@ -153,11 +153,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             file.backing().prepare_write(at..at + part.bytes)?;
             // What the page has besides is read first, unless all of it is written, or the file ends before.
             let size = file.size();
-            let fill = if part.is_all(part.bytes, size) {
-                Fill::ByCaller { zeroed: part.bytes < PAGE_SIZE }
-            } else {
-                Fill::Read
-            };
+            let fill = if part.is_all(part.bytes, size) { Fill::ByCaller } else { Fill::Read };
             let copied = self.obtain(file, part.index, program, fill, |folio, came| {
                 self.write_folio(file, (folio, came), part, (from, users))
             })?;
@@ -183,6 +179,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let size = file.size();
         if came != Came::Empty && at > size && size > part.page_start() {
             // Between the end of the file and the bytes there may be what a program wrote by a mapping.
+            if self.clean(file, &folio, part.index, users) == Cleaned::InTransit {
+                return 0;
+            }
             // SAFETY: the folio is locked, and the bytes are in its page.
             unsafe { zero_bytes(self.platform(), folio.head(), size - part.page_start(), part.from) };
         }
@@ -192,6 +191,13 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             // It was not read, and has bytes that are not the file's: it is read the next time.
             self.remove(file, part.index, &folio);
             return 0;
+        }
+        if came == Came::Empty {
+            // SAFETY: the folio is locked and new, and the bytes are in its page.
+            unsafe {
+                zero_bytes(self.platform(), folio.head(), 0, part.from);
+                zero_bytes(self.platform(), folio.head(), part.from + copied, PAGE_SIZE);
+            }
         }
         if copied > 0 {
             file.mark_dirty(self.frames(), folio.head());

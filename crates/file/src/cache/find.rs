@@ -38,7 +38,7 @@ enum Is<'m, P: Platform> {
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// The folio of page `index`, locked, if that is possible at once. For a fault: it may map what it gets, as
-    /// whoever removes the page or makes the file smaller waits for the lock.
+    /// a thread that removes the page, or makes the file smaller, waits for the lock.
     pub fn find(self, file: &CachedFile<P>, index: PageIndex) -> Lookup<'m, P> {
         loop {
             let Some(head) = self.get(file, index) else {

@@ -34,11 +34,8 @@ pub struct PagedIn<'m, P: Platform> {
 pub(super) enum Fill {
     /// It is read. The file must not end before it.
     Read,
-    /// It is put in as it is, filled with zeros or not: the caller fills it, or takes it out again.
-    ByCaller {
-        /// With zeros.
-        zeroed: bool,
-    },
+    /// It is put in as it is: the caller fills it, or takes it out again.
+    ByCaller,
 }
 
 /// Whether a folio was cached before.
@@ -206,7 +203,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'_, NodesOn<'n, P>>),
     ) -> Result<(), InsertError> {
         let frame = self.frames().known(head);
-        // Whoever finds it may map it at any time, so its maps are counted as those of a page that is named.
+        // A thread that finds it may map it at any time, so its maps are counted as those of a page that is named.
         let mut marks = FrameFlags::SHARED_BY_NAME;
         if fill == Fill::Read {
             marks |= FrameFlags::READING;
@@ -241,25 +238,16 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         guard: FolioGuard<'m, P>,
     ) -> Result<Step<'m, P>, PageError> {
         let folio = LockedFolio::new(self.memcgs, head, guard);
-        match fill {
-            Fill::Read => {
-                // SAFETY: the page is new and locked.
-                let read = unsafe { self.transfers(file).read_page(index, head) };
-                match read {
-                    Ok(()) => {
-                        folio.frame().clear_flags(FrameFlags::READING);
-                        Ok(Step::There(folio, Came::Read))
-                    }
-                    Err(error) => Err(PageError::File(self.read_failed(file, index, folio, error))),
-                }
+        if fill == Fill::ByCaller {
+            return Ok(Step::There(folio, Came::Empty));
+        }
+        // SAFETY: the page is new and locked.
+        match unsafe { self.transfers(file).read_page(index, head) } {
+            Ok(()) => {
+                folio.frame().clear_flags(FrameFlags::READING);
+                Ok(Step::There(folio, Came::Read))
             }
-            Fill::ByCaller { zeroed } => {
-                if zeroed {
-                    // SAFETY: the page is new and locked.
-                    unsafe { self.platform().zero_user(head, Order::ZERO) };
-                }
-                Ok(Step::There(folio, Came::Empty))
-            }
+            Err(error) => Err(PageError::File(self.read_failed(file, index, folio, error))),
         }
     }
 

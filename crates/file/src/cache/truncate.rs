@@ -17,7 +17,7 @@ use crate::transfers::zero_bytes;
 use crate::users::{Cleaned, FileUsers};
 use arrayvec::ArrayVec;
 use core::ops::Range;
-use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
 use quire_frame::FrameFlags;
 use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
@@ -73,9 +73,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 grow();
                 return;
             };
-            let stored = Stored { start: index, order: Order::ZERO, entry: Entry::Folio(folio.head()) };
             // An entry in transit can still write there.
-            if self.clean(file, &folio, &stored, users) == Cleaned::All {
+            if self.clean(file, &folio, index, users) == Cleaned::All {
                 self.zero_in(&folio, &tail);
                 grow();
                 return;
@@ -125,6 +124,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// # Errors
     ///
     /// A page at the edge of the hole could not be had; nothing has changed then.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn punch(
         self,
         file: &FileCore<P, V>,

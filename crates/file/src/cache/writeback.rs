@@ -9,7 +9,7 @@ use crate::backing::FileError;
 use crate::cached_file::{CachedFile, Turn};
 use crate::entry::{Entry, Stored};
 use crate::file_core::{FileCore, Mapping};
-use crate::index::IndexRange;
+use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::open_file::OpenFile;
 use crate::store::{Filter, Tag};
@@ -171,7 +171,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             });
             return Left::Done;
         }
-        // Whoever has made the file smaller is about to remove it.
+        // A thread that has made the file smaller is about to remove it.
         if file.ends_before(stored.start) {
             return Left::Done;
         }
@@ -180,7 +180,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if flags.contains(FrameFlags::WRITEBACK) || is_pinned && !waits {
             return in_use;
         }
-        if self.clean(file, &folio, stored, users) == Cleaned::InTransit {
+        if self.clean(file, &folio, stored.start, users) == Cleaned::InTransit {
             return in_use;
         }
         file.with_store(self.frames(), |store| {
@@ -201,14 +201,14 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         self,
         file: &FileCore<P, V>,
         folio: &LockedFolio<'m, P>,
-        stored: &Stored,
+        index: PageIndex,
         users: &dyn FileUsers<P, V>,
     ) -> Cleaned {
         // No other thread maps it while it is locked.
         if folio.frame().as_folio().maps() == 0 {
             return Cleaned::All;
         }
-        users.clean(file, folio.head(), stored.start)
+        users.clean(file, folio.head(), index)
     }
 
     /// Sleeps until none of these pages is being written.

@@ -1,0 +1,207 @@
+//! The audit of the page cache: everything recounted, on a quiet machine.
+
+use crate::cached_file::CachedFile;
+use crate::entry::{Entry, Stored};
+use crate::file_core::Mapping;
+use crate::files::Files;
+use crate::store::{StoreViolation, Tag};
+use core::fmt;
+use quire_arch::{PAGE_SIZE, Pfn, Platform};
+use quire_frame::{FrameFlags, Frames, Kind};
+use quire_sync::atomic::raw::Ordering;
+
+/// What is wrong with the cache of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum FileViolation {
+    /// The store of a file does not fit together.
+    #[error("file {file}: {violation}")]
+    Store {
+        /// The file's number.
+        file: u64,
+        /// What is wrong.
+        violation: StoreViolation,
+    },
+    /// A word of a store leads to something that is no folio of this file at this page.
+    #[error("file {file} has {head:?} at page {page:#x}, and that is another one's, or has another place")]
+    Owner {
+        /// The file's number.
+        file: u64,
+        /// The page.
+        page: u64,
+        /// What is there.
+        head: Pfn,
+    },
+    /// A folio has no reference, is locked, or is not marked as one that others may find.
+    #[error("{head:?}, page {page:#x} of file {file}, has no reference, is locked or not marked as shared")]
+    Folio {
+        /// The file's number.
+        file: u64,
+        /// The page.
+        page: u64,
+        /// The folio.
+        head: Pfn,
+    },
+    /// A tag of the store is not what the folio's flags say.
+    #[error("the tag {tag:?} of page {page:#x} of file {file} is not what its folio says")]
+    Tag {
+        /// The file's number.
+        file: u64,
+        /// The page.
+        page: u64,
+        /// Which tag.
+        tag: Tag,
+    },
+    /// A folio is cached that is past the end of its file.
+    #[error("page {page:#x} of file {file} is past its end, and cached")]
+    PastEnd {
+        /// The file's number.
+        file: u64,
+        /// The page.
+        page: u64,
+    },
+    /// PagesOf are other pages than there are: of a file, or of all.
+    #[error("{of}: {counted:?} pages are counted as cached, dirty, being written; there are {found:?}")]
+    Counts {
+        /// Of which file.
+        of: PagesOf,
+        /// What is counted.
+        counted: [u64; 3],
+        /// What is there.
+        found: [u64; 3],
+    },
+}
+
+/// Whose pages were counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PagesOf {
+    /// Those of the file with this number.
+    File(u64),
+    /// Those of all files.
+    All,
+}
+
+impl fmt::Display for PagesOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(number) => write!(f, "file {number}"),
+            Self::All => f.write_str("all files"),
+        }
+    }
+}
+
+/// The audit of the files of a machine.
+pub struct FileAudit<'m, P: Platform, V> {
+    files: &'m Files<P, V>,
+    frames: &'m Frames<P>,
+}
+
+impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
+    /// Of these files, which are on the machine of `frames`.
+    pub const fn new(files: &'m Files<P, V>, frames: &'m Frames<P>) -> Self {
+        Self { files, frames }
+    }
+
+    /// Reports everything that is wrong. The machine is quiet.
+    pub fn validate(&self, report: &mut dyn FnMut(FileViolation)) {
+        let mut all = [0; 3];
+        self.files.for_each(self.frames, |file| {
+            let found = self.validate_file(file, report);
+            let figures = file.figures(self.frames);
+            let counted = [figures.cached, figures.dirty, figures.writeback];
+            if counted != found {
+                report(FileViolation::Counts { of: PagesOf::File(file.number()), counted, found });
+            }
+            all.iter_mut().zip(found).for_each(|(sum, pages)| *sum += pages);
+        });
+        let totals = self.files.totals();
+        let counted = [totals.cached, totals.dirty, totals.writeback];
+        if counted != all {
+            report(FileViolation::Counts { of: PagesOf::All, counted, found: all });
+        }
+    }
+
+    /// Calls `visit` with each folio that is cached: the cache has one reference to it.
+    pub fn for_each_folio(&self, mut visit: impl FnMut(&CachedFile<P>, &Stored)) {
+        self.files.for_each(self.frames, |file| {
+            file.with_store(self.frames, |store| {
+                store.audit(&mut |_| {}, &mut |stored, _| {
+                    if let Entry::Folio(_) = stored.entry {
+                        visit(file, stored);
+                    }
+                });
+            });
+        });
+    }
+
+    /// The pages that a file has: cached, dirty, being written.
+    fn validate_file(&self, file: &CachedFile<P>, report: &mut dyn FnMut(FileViolation)) -> [u64; 3] {
+        let (number, size) = (file.number(), file.size.load(Ordering::Relaxed));
+        let mut found = [0; 3];
+        let (mut stores, mut entries) = (None, None);
+        file.with_store(self.frames, |store| {
+            store.audit(
+                &mut |violation| {
+                    stores.get_or_insert(violation);
+                },
+                &mut |stored, tags| {
+                    let Entry::Folio(head) = stored.entry else { return };
+                    let has = |tag: Tag| tags[tag as usize];
+                    for (sum, counts) in found.iter_mut().zip([true, has(Tag::Dirty), has(Tag::Writeback)]) {
+                        *sum += if counts { stored.order.pages() } else { 0 };
+                    }
+                    if let Some(wrong) = self.wrong_with(file, stored, head, tags) {
+                        entries.get_or_insert(wrong);
+                    }
+                    if stored.range().end() > size.div_ceil(PAGE_SIZE) {
+                        entries
+                            .get_or_insert(FileViolation::PastEnd { file: number, page: stored.start.get() });
+                    }
+                },
+            );
+        });
+        stores
+            .map(|violation| FileViolation::Store { file: number, violation })
+            .into_iter()
+            .for_each(&mut *report);
+        entries.into_iter().for_each(report);
+        found
+    }
+
+    /// What is wrong with a cached folio.
+    fn wrong_with(
+        &self,
+        file: &CachedFile<P>,
+        stored: &Stored,
+        head: Pfn,
+        tags: [bool; 3],
+    ) -> Option<FileViolation> {
+        let (number, page) = (file.number(), stored.start.get());
+        let owned = self.frames.frame(head).filter(|frame| file.has(frame, stored.start));
+        let Some(frame) = owned else { return Some(FileViolation::Owner { file: number, page, head }) };
+        let (word, flags) = (frame.word(), frame.word().flags());
+        let busy = FrameFlags::LOCKED | FrameFlags::READING | FrameFlags::READ_FAILED;
+        let is_right = word.kind() == Kind::File
+            && word.order() == stored.order
+            && word.refs() > 0
+            && flags.contains(FrameFlags::SHARED_BY_NAME)
+            && !flags.intersects(busy);
+        if !is_right {
+            return Some(FileViolation::Folio { file: number, page, head });
+        }
+        let is_dirty = flags.contains(FrameFlags::DIRTY);
+        let of_flags = [
+            (Tag::Dirty, is_dirty),
+            (Tag::Writeback, flags.contains(FrameFlags::WRITEBACK)),
+            // What is to be written is dirty.
+            (Tag::ToWrite, is_dirty && tags[Tag::ToWrite as usize]),
+        ];
+        let wrong = of_flags.into_iter().find(|&(tag, is_set)| tags[tag as usize] != is_set);
+        wrong.map(|(tag, _)| FileViolation::Tag { file: number, page, tag })
+    }
+}
+
+impl<P: Platform, V> fmt::Debug for FileAudit<'_, P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileAudit").field("files", self.files).finish()
+    }
+}
