@@ -8,12 +8,12 @@ use crate::file_core::Mapping;
 use crate::index::PageIndex;
 use crate::locked_folio::LockedFolio;
 use crate::store::Tag;
+use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FolioGuard, FrameFlags, OwnerWord};
 use quire_sync::atomic::raw::Ordering;
 
 /// What was found without waiting.
-#[derive(Debug)]
 #[must_use = "a folio that was found is locked"]
 pub enum Lookup<'m, P: Platform> {
     /// The folio.
@@ -24,6 +24,17 @@ pub enum Lookup<'m, P: Platform> {
     Nothing,
     /// The file ends before it.
     PastEnd,
+}
+
+impl<P: Platform> fmt::Debug for Lookup<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folio(folio) => f.debug_tuple("Folio").field(folio).finish(),
+            Self::Busy => f.write_str("Busy"),
+            Self::Nothing => f.write_str("Nothing"),
+            Self::PastEnd => f.write_str("PastEnd"),
+        }
+    }
 }
 
 /// What a folio is that was found and then locked.

@@ -7,8 +7,6 @@ mod close;
 mod find;
 mod handle;
 mod obtain;
-#[cfg(all(test, not(any(loom, shuttle))))]
-mod tests;
 mod truncate;
 mod writeback;
 

@@ -11,6 +11,7 @@ use crate::locked_folio::LockedFolio;
 use crate::slabs::NodesOn;
 use crate::source::{Needs, Reserve};
 use crate::store::InsertError;
+use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, FolioGuard, FrameFlags, Kind, Migratetype, OwnerWord};
 use quire_memcg::{Membership, Memcgs};
@@ -20,13 +21,18 @@ use quire_sync::atomic::raw::Ordering;
 const SITE: FailSite = FailSite::new("file");
 
 /// What was brought in.
-#[derive(Debug)]
 #[must_use = "the folio is locked"]
 pub struct PagedIn<'m, P: Platform> {
     /// The folio, locked, with a reference.
     pub folio: LockedFolio<'m, P>,
     /// Whether this call has read it: a major fault.
     pub was_read: bool,
+}
+
+impl<P: Platform> fmt::Debug for PagedIn<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PagedIn").field("folio", &self.folio).field("was_read", &self.was_read).finish()
+    }
 }
 
 /// What becomes of a page that is not cached.

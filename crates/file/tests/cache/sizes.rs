@@ -1,0 +1,210 @@
+//! Sizes, holes, invalidation, the end of files.
+
+use crate::backings::Disk;
+use crate::support::{Fixture, Mapped, PAGE, at, pattern};
+use quire_file::{Busy, FileError, IndexRange, Lookup, NoUsers, PageError};
+use quire_frame::FrameFlags;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn a_smaller_file_loses_what_is_past_its_end() {
+    let fixture = Fixture::new();
+    let old = pattern(1, 4 * PAGE as usize);
+    let disk = Disk::new(&old);
+    let file = fixture.create(disk.file(), 4 * PAGE);
+    assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), old);
+    fixture.must_write(file.file(), 3 * PAGE, &[1]);
+    fixture.cache().set_size(file.file(), PAGE + 10, &NoUsers).unwrap();
+    disk.bytes().truncate(PAGE as usize + 10);
+    fixture.check();
+    assert_eq!((fixture.files.totals().cached, fixture.files.totals().dirty), (2, 0));
+    fixture.cache().set_size(file.file(), 3 * PAGE, &NoUsers).unwrap();
+    let mut wanted = old[..PAGE as usize + 10].to_vec();
+    wanted.resize(3 * PAGE as usize, 0);
+    assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), wanted);
+}
+
+#[test]
+fn a_folio_is_removed_when_no_entry_maps_it() {
+    let fixture = Fixture::new();
+    let file = fixture.create(Disk::new(&pattern(2, 3 * PAGE as usize)).file(), 3 * PAGE);
+    fixture.map(file.file(), 1, 3);
+    let users = Mapped { fixture: Some(&fixture), ..Mapped::default() };
+    fixture.cache().set_size(file.file(), 1, &users).unwrap();
+    // Before, for each mapping that is left, and after.
+    assert_eq!(users.unmaps.get(), 4);
+    assert_eq!(fixture.frames_in_use(), 0);
+    assert!(matches!(fixture.cache().find(file.file(), at(1)), Lookup::PastEnd));
+}
+
+#[test]
+fn a_folio_that_is_held_outlives_its_place() {
+    let fixture = Fixture::new();
+    let file = fixture.create(Disk::new(&pattern(3, PAGE as usize)).file(), PAGE);
+    let page = fixture.cache().page_in(file.file(), at(0), &fixture.program).unwrap();
+    let head = page.folio.unlock_and_keep();
+    fixture.cache().set_size(file.file(), 0, &NoUsers).unwrap();
+    let frame = fixture.frames().known(head);
+    assert_eq!((frame.refs(), frame.as_folio().file()), (1, None));
+    fixture.cache().set_size(file.file(), PAGE, &NoUsers).unwrap();
+    let other = fixture.cache().page_in(file.file(), at(0), &fixture.program).unwrap();
+    assert_ne!(other.folio.head(), head);
+    drop(other);
+    fixture.memcgs.folios().release_folio(head);
+}
+
+#[test]
+fn a_hole_is_zeros_and_its_edges_are_written() {
+    let old = pattern(4, 4 * PAGE as usize + 100);
+    let size = old.len() as u64;
+    let holes = [
+        (10, 20),
+        (0, PAGE),
+        (PAGE - 1, PAGE + 1),
+        (5, 3 * PAGE + 5),
+        (PAGE, 2 * PAGE),
+        (PAGE + 1, 2 * PAGE),
+        (PAGE, 2 * PAGE + 1),
+        (4 * PAGE + 5, u64::MAX),
+        (4 * PAGE, size),
+        (0, u64::MAX),
+        (size, u64::MAX),
+        (7, 7),
+    ];
+    for (cached, (start, end)) in holes.into_iter().flat_map(|hole| [(false, hole), (true, hole)]) {
+        let fixture = Fixture::new();
+        let disk = Disk::new(&old);
+        let file = fixture.create(disk.file(), size);
+        if cached {
+            fixture.must_read(file.file(), 0, 1 << 20);
+            fixture.must_write(file.file(), 0, &old[..1]);
+        }
+        fixture.cache().punch(file.file(), start..end, &fixture.program, &NoUsers).unwrap();
+        fixture.check();
+        let mut wanted = old.clone();
+        wanted[start.min(size) as usize..end.min(size) as usize].fill(0);
+        // The embedder frees whole pages.
+        let first = start.next_multiple_of(PAGE);
+        let last = if end >= size { size } else { end / PAGE * PAGE };
+        if first < last {
+            disk.bytes()[first as usize..last as usize].fill(0);
+        }
+        assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), wanted, "{start}..{end}, cached {cached}");
+        drop(file);
+        assert_eq!(*disk.bytes(), wanted, "{start}..{end}, cached {cached}");
+    }
+}
+
+#[test]
+fn a_hole_whose_edge_cannot_be_read_is_not_made() {
+    let fixture = Fixture::new();
+    let old = pattern(5, 3 * PAGE as usize);
+    let disk = Disk::new(&old);
+    let file = fixture.create(disk.file(), 3 * PAGE);
+    fixture.must_write(file.file(), PAGE, &old[PAGE as usize..2 * PAGE as usize]);
+    *disk.fail_reads.lock().unwrap() = Some(FileError::Corrupt);
+    let punched = fixture.cache().punch(file.file(), 0..2 * PAGE + 5, &fixture.program, &NoUsers);
+    assert_eq!(punched, Err(PageError::File(FileError::Corrupt)));
+    *disk.fail_reads.lock().unwrap() = None;
+    assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), old);
+}
+
+#[test]
+fn invalidation_leaves_what_is_in_use() {
+    let fixture = Fixture::new();
+    let cache = fixture.cache();
+    let file = fixture.create(Disk::new(&pattern(6, 100 * PAGE as usize)).file(), 100 * PAGE);
+    fixture.must_read(file.file(), 0, 1 << 20);
+    fixture.must_write(file.file(), 3 * PAGE, &[1]);
+    fixture.map(file.file(), 50, 1);
+    let held = cache.page_in(file.file(), at(70), &fixture.program).unwrap();
+    assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Err(Busy { pages: 3 }));
+    assert_eq!(fixture.files.totals().cached, 3);
+    drop(held);
+    let users = Mapped { fixture: Some(&fixture), ..Mapped::default() };
+    quire_file::FileUsers::unmap(&users, file.file(), IndexRange::ALL, true);
+    assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Err(Busy { pages: 1 }));
+    fixture.flush(file.file());
+    assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Ok(()));
+    assert_eq!(fixture.frames_in_use(), 0);
+}
+
+#[test]
+fn the_last_close_writes_and_frees_all() {
+    let fixture = Fixture::new();
+    let memcg = fixture.limit(1000);
+    let disk = Disk::new(&[]);
+    let file = fixture.create(disk.file(), 0);
+    let bytes = pattern(7, 100_000);
+    fixture.must_write(file.file(), 0, &bytes);
+    let again = fixture.cache().open_again(&file).unwrap();
+    drop(file);
+    assert!(!disk.dropped.load(Ordering::Relaxed) && fixture.files.totals().dirty > 0);
+    // As a VMA does.
+    let opening = again.opening();
+    // SAFETY: the handle holds it.
+    unsafe { opening.as_ref() }.hold();
+    drop(again);
+    assert!(!disk.dropped.load(Ordering::Relaxed));
+    // SAFETY: held just above, and given up here.
+    assert!(unsafe { opening.as_ref().let_go() });
+    // SAFETY: that was the last holder.
+    unsafe { fixture.cache().close(opening) };
+    assert!(disk.dropped.load(Ordering::Relaxed));
+    assert_eq!(*disk.bytes(), bytes);
+    assert_eq!((fixture.files.count(fixture.frames()), fixture.frames_in_use()), (0, 0));
+    assert_eq!(fixture.files.totals(), quire_file::FileTotals::default());
+    assert_eq!(fixture.memcgs.charges().charged(memcg), 0);
+}
+
+#[test]
+fn an_error_that_no_opening_saw_is_counted_at_the_end() {
+    let fixture = Fixture::new();
+    for seen in [false, true] {
+        let disk = Disk::new(&[]);
+        let file = fixture.create(disk.file(), 0);
+        fixture.must_write(file.file(), 0, &[1]);
+        *disk.fail_writes.lock().unwrap() = Some(FileError::Io);
+        if seen {
+            assert_eq!(fixture.cache().sync(&file, 0..1, false, &NoUsers), Err(FileError::Io));
+        }
+        drop(file);
+        assert_eq!(fixture.files.totals().lost_errors, 1);
+    }
+    assert_eq!(fixture.frames_in_use(), 0);
+}
+
+#[test]
+fn a_memcg_pays_for_its_pages_and_is_told_when_it_cannot() {
+    let fixture = Fixture::new();
+    let memcg = fixture.limit(10);
+    let file = fixture.create(Disk::new(&[]).file(), 0);
+    let transfer = fixture.write(file.file(), 0, &pattern(8, 20 * PAGE as usize));
+    assert_eq!(transfer.bytes, 10 * PAGE);
+    let Some(PageError::OverLimit(over)) = transfer.stopped else { panic!("{transfer:?}") };
+    assert_eq!(over.memcg, memcg);
+    assert!(transfer.stopped.unwrap().is_shortage());
+    fixture.check();
+    assert_eq!(fixture.memcgs.charges().charged(memcg), 10);
+    fixture.cache().set_size(file.file(), 3 * PAGE, &NoUsers).unwrap();
+    assert_eq!(fixture.memcgs.charges().charged(memcg), 3);
+}
+
+#[test]
+fn what_a_folio_is_of_is_found_while_it_is_locked() {
+    let fixture = Fixture::new();
+    let file = fixture.create(Disk::new(&pattern(9, PAGE as usize)).file(), PAGE);
+    let page = fixture.cache().page_in(file.file(), at(0), &fixture.program).unwrap();
+    let head = page.folio.head();
+    // SAFETY: it is locked.
+    let found = unsafe { quire_file::CachedFile::of_folio(fixture.frames(), head) }.unwrap();
+    assert_eq!(found.number(), file.file().number());
+    // SAFETY: the file is one of these, and lives.
+    let core = unsafe { crate::support::Core::of_cached(found) };
+    assert!(core.mappings().is_empty());
+    assert!(core.mark_dirty(fixture.frames(), head));
+    assert!(!core.mark_dirty(fixture.frames(), head), "it is dirty already");
+    assert!(page.folio.frame().word().flags().contains(FrameFlags::DIRTY));
+    drop(page);
+    assert_eq!(core.figures(fixture.frames()).dirty, 1);
+}

@@ -1,0 +1,79 @@
+//! Threads that use one file at once.
+
+use crate::backings::Disk;
+use crate::machine::{Machine, Random, run_on};
+use crate::support::{Core, Fixture, PAGE, at};
+use quire_file::{FileBacking, IndexRange, NoUsers, PageError, Wait};
+use std::sync::Mutex;
+
+const THREADS: usize = 4;
+const PAGES: u64 = 24;
+
+/// A page has one byte value throughout, at any time.
+fn look(fixture: &Fixture, file: &Core, index: u64) {
+    match fixture.cache().page_in(file, at(index), &fixture.program) {
+        Ok(page) => {
+            let start = quire_arch::Platform::direct_map(fixture.frames().platform(), page.folio.head());
+            // SAFETY: the page is in RAM, and locked; those that write it lock it.
+            let bytes = unsafe { std::slice::from_raw_parts(start.as_ptr(), PAGE as usize) };
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]), "page {index} is torn");
+        }
+        Err(PageError::PastEnd) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn use_at_once(backing: impl FileBacking<Machine>) {
+    let fixture = Fixture::with(Machine::new(&[(0, 4096)], THREADS));
+    let file = fixture.create(backing, PAGES * PAGE);
+    // As a file system has.
+    let inode = Mutex::new(());
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (fixture, file, inode) = (&fixture, &file, &inode);
+            scope.spawn(move || {
+                run_on(thread);
+                let (mut random, core) = (Random(thread as u64), file.file());
+                for _ in 0..400 {
+                    let index = random.below(PAGES);
+                    match random.below(10) {
+                        0..=2 => look(fixture, core, index),
+                        3..=5 => {
+                            let _inode = inode.lock().unwrap();
+                            let value = random.below(256) as u8;
+                            fixture.must_write(core, index * PAGE, &vec![value; 2 * PAGE as usize]);
+                        }
+                        6 => {
+                            let _inode = inode.lock().unwrap();
+                            fixture.cache().set_size(core, index * PAGE, &NoUsers).unwrap();
+                        }
+                        7 => {
+                            let _inode = inode.lock().unwrap();
+                            let hole = index * PAGE..(index + 3) * PAGE;
+                            fixture.cache().punch(core, hole, &fixture.program, &NoUsers).unwrap();
+                        }
+                        8 => {
+                            let _ = fixture.cache().invalidate(core, IndexRange::new(index, index + 5));
+                            let wait = if index % 2 == 0 { Wait::No } else { Wait::Yes };
+                            fixture.cache().write_back(core, IndexRange::ALL, wait, &NoUsers).unwrap();
+                        }
+                        _ => fixture.cache().sync(file, 0..u64::MAX, false, &NoUsers).unwrap(),
+                    }
+                }
+            });
+        }
+    });
+    fixture.check();
+    drop(file);
+    assert_eq!(fixture.frames_in_use(), 0);
+}
+
+#[test]
+fn a_file_that_completes_at_once() {
+    use_at_once(Disk::new(&[]).file());
+}
+
+#[test]
+fn a_file_that_completes_later() {
+    use_at_once(Disk::new(&[]).queued(2));
+}

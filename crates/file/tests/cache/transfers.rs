@@ -1,0 +1,80 @@
+//! Requests: those that fail, complete later, are refused, or are reported wrongly.
+
+use crate::backings::{Disk, Liar};
+use crate::support::{Fixture, PAGE, at, pattern};
+use quire_file::{FileError, IndexRange, NoUsers, PageError, Wait};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU32;
+
+#[test]
+fn a_page_that_cannot_be_read_leaves_the_cache_and_is_tried_again() {
+    let fixture = Fixture::new();
+    let bytes = pattern(1, 2 * PAGE as usize);
+    let disk = Disk::new(&bytes);
+    let file = fixture.create(disk.file(), 2 * PAGE);
+    *disk.fail_reads.lock().unwrap() = Some(FileError::Stale);
+    let failed = fixture.cache().page_in(file.file(), at(1), &fixture.program);
+    assert_eq!(failed.unwrap_err(), PageError::File(FileError::Stale));
+    let (none, transfer) = fixture.read(file.file(), 0, 10);
+    assert_eq!((none.len(), transfer.stopped), (0, Some(PageError::File(FileError::Stale))));
+    // A part of a page needs the rest.
+    assert_eq!(fixture.write(file.file(), 5, &[1]).stopped, Some(PageError::File(FileError::Stale)));
+    assert_eq!(fixture.frames_in_use(), 0);
+    fixture.check();
+    *disk.fail_reads.lock().unwrap() = None;
+    assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), bytes);
+    drop(file);
+    assert_eq!(fixture.files.totals().lost_errors, 0, "reads are reported at once");
+}
+
+#[test]
+fn requests_that_complete_later_are_waited_for() {
+    for depth in [1, 2, 20] {
+        let fixture = Fixture::new();
+        let bytes = pattern(2, 10 * PAGE as usize);
+        let disk = Disk::new(&bytes);
+        let file = fixture.create(disk.queued(depth), 10 * PAGE);
+        assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), bytes);
+        // Every other page: each is a request of its own, more than may be under way.
+        for page in 0..30 {
+            fixture.must_write(file.file(), 2 * page * PAGE, &[page as u8 + 1]);
+        }
+        fixture.cache().write_back(file.file(), IndexRange::ALL, Wait::No, &NoUsers).unwrap();
+        let totals = fixture.files.totals();
+        assert!(totals.dirty == 0 && totals.writeback > 0, "{totals:?}");
+        fixture.check();
+        // A page that is being written is written again, but not at the same time.
+        fixture.must_write(file.file(), 0, &[77]);
+        assert_eq!(fixture.cache().sync(&file, 0..u64::MAX, false, &NoUsers), Ok(()));
+        let there = disk.bytes().clone();
+        assert_eq!((there[0], there[58 * PAGE as usize]), (77, 30));
+        assert_eq!(fixture.files.totals().writeback, 0);
+        drop(file);
+    }
+}
+
+#[test]
+fn truncation_waits_for_what_is_being_written() {
+    let fixture = Fixture::new();
+    let disk = Disk::new(&[]);
+    let file = fixture.create(disk.queued(8), 0);
+    fixture.must_write(file.file(), 0, &pattern(3, 5 * PAGE as usize));
+    fixture.cache().write_back(file.file(), IndexRange::ALL, Wait::No, &NoUsers).unwrap();
+    assert_eq!(fixture.files.totals().writeback, 5);
+    fixture.cache().set_size(file.file(), 10, &NoUsers).unwrap();
+    assert_eq!((fixture.files.totals().writeback, fixture.frames_in_use()), (0, 1));
+}
+
+#[test]
+fn ends_that_are_no_requests_are_not_believed() {
+    let fixture = Fixture::new();
+    let bytes = pattern(4, 20 * PAGE as usize);
+    let disk = Disk::new(&bytes);
+    let liar = Liar { disk: disk.clone(), seen: Mutex::default(), refusals: AtomicU32::new(0) };
+    let file = fixture.create(liar, 20 * PAGE);
+    assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), bytes);
+    let new = pattern(5, 20 * PAGE as usize);
+    fixture.must_write(file.file(), 0, &new);
+    assert_eq!(fixture.cache().sync(&file, 0..u64::MAX, false, &NoUsers), Ok(()));
+    assert_eq!(*disk.bytes(), new);
+}
