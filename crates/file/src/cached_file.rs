@@ -1,6 +1,6 @@
 //! A file's cache, apart from the VMAs that map it: what the code below VMAs needs of a file.
 
-use crate::backing::FileBacking;
+use crate::backing::{FileBacking, FileError};
 use crate::entry::Entry;
 use crate::error_sequence::ErrorSequence;
 use crate::file_memory::FileMemory;
@@ -9,6 +9,7 @@ use crate::requests::Requests;
 use crate::slabs::NodesOn;
 use crate::store::{FolioStore, LockedStore, Tag};
 use core::fmt;
+use core::ops::Range;
 use core::ptr::{self, NonNull};
 use quire_arch::{LockClass, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{Frame, FrameFlags, Frames, Kind, OwnerWord};
@@ -123,6 +124,16 @@ impl<P: Platform> CachedFile<P> {
         })
     }
 
+    /// Asks the backing for space for bytes that are about to be written, by a call or through a mapping. Nothing
+    /// is locked but by the embedder.
+    ///
+    /// # Errors
+    ///
+    /// There is none: the bytes must not be written.
+    pub fn prepare_write(&self, bytes: Range<u64>) -> Result<(), FileError> {
+        self.backing().prepare_write(bytes)
+    }
+
     pub(crate) fn backing(&self) -> &dyn FileBacking<P> {
         // SAFETY: it is valid as long as this is used (contract of `new`).
         unsafe { self.backing.as_ref() }
@@ -155,7 +166,7 @@ impl<P: Platform> CachedFile<P> {
     ///
     /// The caller holds the folio's lock, or an entry that maps it in a table whose lock it holds; and what it
     /// finds is used no longer than that. The folio is of `frames`.
-    pub unsafe fn of_folio<'f>(frames: &'f Frames<P>, head: Pfn) -> Option<&'f Self> {
+    pub unsafe fn of_folio(frames: &Frames<P>, head: Pfn) -> Option<&Self> {
         let frame = frames.frame(head)?;
         if frame.kind() != Kind::File {
             return None;
@@ -258,7 +269,7 @@ impl<P: Platform> CachedFile<P> {
     }
 
     /// The pages that hold bytes from `from` up to `to`.
-    pub(crate) fn pages_of(bytes: core::ops::Range<u64>) -> IndexRange {
+    pub(crate) fn pages_of(bytes: Range<u64>) -> IndexRange {
         IndexRange::new(bytes.start >> PAGE_SHIFT, bytes.end.div_ceil(PAGE_SIZE))
     }
 }

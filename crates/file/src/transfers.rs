@@ -90,8 +90,8 @@ impl<'m, P: Platform> Transfers<'m, P> {
         let run = [PfnRange::new(head, head.offset(1))];
         // SAFETY: the page is the caller's, which waits for the end.
         unsafe {
-            self.submit(request, &FileIo { direction: Direction::Read, offset, bytes, frames: &run, token })
-        };
+            self.submit(request, &FileIo { direction: Direction::Read, offset, bytes, frames: &run, token });
+        }
         let valid = self.wait_read(request, token)?;
         if valid == 0 {
             // SAFETY: as above, and the request has ended.

@@ -150,7 +150,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 return Err(PageError::BadAddress);
             }
             let part = Part { bytes: ready, ..part };
-            file.backing().prepare_write(at..at + part.bytes)?;
+            file.prepare_write(at..at + part.bytes)?;
             // What the page has besides is read first, unless all of it is written, or the file ends before.
             let size = file.size();
             let fill = if part.is_all(part.bytes, size) { Fill::ByCaller } else { Fill::Read };
@@ -173,9 +173,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         (from, users): (&mut dyn UserCopy, &dyn FileUsers<P, V>),
     ) -> u64 {
         let at = part.page_start() + part.from;
-        if file.backing().limits().stable_writes {
-            self.transfers(file).wait_written(folio.head());
-        }
+        self.wait_stable(file, &folio);
         let size = file.size();
         if came != Came::Empty && at > size && size > part.page_start() {
             // Between the end of the file and the bytes there may be what a program wrote by a mapping.

@@ -253,7 +253,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 folio.frame().clear_flags(FrameFlags::READING);
                 Ok(Step::There(folio, Came::Read))
             }
-            Err(error) => Err(PageError::File(self.read_failed(file, index, folio, error))),
+            Err(error) => Err(PageError::File(self.read_failed(file, index, &folio, error))),
         }
     }
 
@@ -263,11 +263,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         self,
         file: &CachedFile<P>,
         index: PageIndex,
-        folio: LockedFolio<'m, P>,
+        folio: &LockedFolio<'m, P>,
         error: FileError,
     ) -> FileError {
         folio.frame().change_flags(FrameFlags::READ_FAILED, FrameFlags::READING);
-        self.remove(file, index, &folio);
+        self.remove(file, index, folio);
         error
     }
 }

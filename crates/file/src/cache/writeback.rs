@@ -211,6 +211,14 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         users.clean(file, folio.head(), index)
     }
 
+    /// Sleeps until the contents of a locked folio may change, for one that is about to be written by a call or
+    /// through a mapping: some backings want them to stay while they are being written.
+    pub fn wait_stable(self, file: &CachedFile<P>, folio: &LockedFolio<'m, P>) {
+        if file.backing().limits().stable_writes {
+            self.transfers(file).wait_written(folio.head());
+        }
+    }
+
     /// Sleeps until none of these pages is being written.
     pub(super) fn wait_written(self, file: &CachedFile<P>, pages: IndexRange) {
         let mut rest = pages;

@@ -65,8 +65,8 @@ bitflags! {
         /// A device is reading it without a waiter: the thread that reaps the completion releases the folio
         /// lock.
         const UNATTENDED = 1 << 19;
-        /// A single page that was mapped from its swap slot while another mapping existed. Set until it is
-        /// freed.
+        /// A single page that a thread without an entry for it may map: it was mapped from its swap slot while
+        /// another mapping existed, or it was put into a file's cache. Set until it is freed.
         const SHARED_BY_NAME = 1 << 20;
         /// A thread that was told of the end of a device's request for it finds out whether there is such a
         /// request, and ends it. Others wait.
