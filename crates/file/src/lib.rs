@@ -2,7 +2,8 @@
 //!
 //! [`FolioStore`] says what a file has at each of its pages: a folio, the shadow of one that was evicted, or
 //! a swap slot. [`FileMappings`] says which VMAs map the file, and an [`Opening`] is the open file that each
-//! of them names. docs/files.md says more.
+//! of them names. [`PageCache`] brings folios of a file ([`FileCore`]) in from where its bytes are
+//! ([`FileBacking`]), reads, writes and removes them. docs/files.md says more.
 //!
 //! # Modules, lowest first
 //!

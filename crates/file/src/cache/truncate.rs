@@ -148,7 +148,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             edges.push(Edge { cache: self, index, head, bytes: edge });
         }
         let _alone = file.invalidate.write(self.platform());
-        users.unmap(file, whole, true);
+        if !whole.is_empty() {
+            users.unmap(file, whole, true);
+        }
         for Edge { index, head, bytes, .. } in &edges {
             let kept = self.frames().known(*head).get(1);
             debug_assert!(kept, "there is a reference");
@@ -158,8 +160,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 file.mark_dirty(self.frames(), *head);
             }
         }
-        self.remove_range(file, whole, users);
-        users.unmap(file, whole, true);
+        if !whole.is_empty() {
+            self.remove_range(file, whole, users);
+            users.unmap(file, whole, true);
+        }
         Ok(())
     }
 
