@@ -25,6 +25,17 @@ fn a_smaller_file_loses_what_is_past_its_end() {
 }
 
 #[test]
+fn a_program_sees_zeros_past_the_new_end_at_once() {
+    let fixture = Fixture::new();
+    let file = fixture.create(Disk::new(&pattern(10, PAGE as usize)).file(), PAGE);
+    let page = fixture.page(file.file(), 0);
+    fixture.cache().set_size(file.file(), 100, &NoUsers).unwrap();
+    // SAFETY: the page is cached, and no other thread is there.
+    let bytes = unsafe { std::slice::from_raw_parts(page, PAGE as usize) };
+    assert!(bytes[..100].iter().all(|byte| *byte != 0) && bytes[100..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
 fn a_folio_is_removed_when_no_entry_maps_it() {
     let fixture = Fixture::new();
     let file = fixture.create(Disk::new(&pattern(2, 3 * PAGE as usize)).file(), 3 * PAGE);
