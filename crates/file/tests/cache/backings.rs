@@ -221,6 +221,10 @@ impl FileBacking<Machine> for Queued {
     fn has_done(&self) -> bool {
         !self.queue.lock().unwrap().is_empty()
     }
+
+    fn limits(&self) -> IoLimits {
+        self.disk.limits.lock().unwrap().unwrap_or_default()
+    }
 }
 
 /// Reports requests that it has refused or never had, and ends what it has taken at once and once more later.
@@ -250,5 +254,22 @@ impl FileBacking<Machine> for Liar {
 
     fn progress(&self) -> u32 {
         self.refusals.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads wait until they are let through, and fail.
+#[derive(Default)]
+pub(crate) struct Gate {
+    pub(crate) asked_for: Mutex<Option<quire_arch::Pfn>>,
+    pub(crate) is_open: AtomicBool,
+}
+
+impl FileBacking<Machine> for Arc<Gate> {
+    unsafe fn submit(&self, _memory: DeviceMemory<'_, Machine>, io: &FileIo<'_>) -> Submitted<Transferred> {
+        *self.asked_for.lock().unwrap() = Some(io.frames[0].start());
+        while !self.is_open.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        Submitted::Done(Err(FileError::Corrupt))
     }
 }

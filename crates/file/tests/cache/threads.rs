@@ -1,10 +1,12 @@
 //! Threads that use one file at once.
 
-use crate::backings::Disk;
+use crate::backings::{Disk, Gate};
 use crate::machine::{Machine, Random, run_on};
 use crate::support::{Core, Fixture, PAGE, at};
-use quire_file::{FileBacking, IndexRange, NoUsers, PageError, Wait};
-use std::sync::Mutex;
+use quire_file::{FileBacking, FileError, IndexRange, NoUsers, PageError, Wait};
+use quire_frame::FrameFlags;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 const THREADS: usize = 4;
 const PAGES: u64 = 24;
@@ -76,4 +78,34 @@ fn a_file_that_completes_at_once() {
 #[test]
 fn a_file_that_completes_later() {
     use_at_once(Disk::new(&[]).queued(2));
+}
+
+/// A hazard of docs/hazards.md: all that wait for a page that cannot be read get an error, and the page is gone.
+#[test]
+fn a_page_that_cannot_be_read_fails_for_all_that_wait() {
+    let fixture = Fixture::with(Machine::new(&[(0, 4096)], THREADS));
+    let gate = Arc::new(Gate::default());
+    let file = fixture.create(Arc::clone(&gate), PAGE);
+    let read = |cpu| {
+        run_on(cpu);
+        fixture.cache().page_in(file.file(), at(0), &fixture.program).map(drop)
+    };
+    let results = std::thread::scope(|scope| {
+        let first = scope.spawn(|| read(0));
+        let head = loop {
+            match *gate.asked_for.lock().unwrap() {
+                Some(head) => break head,
+                None => std::thread::yield_now(),
+            }
+        };
+        let second = scope.spawn(|| read(1));
+        // The second one sleeps for the folio lock.
+        while !fixture.frames().known(head).word().flags().contains(FrameFlags::WAITERS) {
+            std::thread::yield_now();
+        }
+        gate.is_open.store(true, Ordering::Relaxed);
+        [first.join().unwrap(), second.join().unwrap()]
+    });
+    assert_eq!(results, [Err(PageError::File(FileError::Corrupt)), Err(PageError::File(FileError::Io))]);
+    assert_eq!(fixture.frames_in_use(), 0);
 }

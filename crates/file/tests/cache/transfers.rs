@@ -2,7 +2,7 @@
 
 use crate::backings::{Disk, Liar};
 use crate::support::{Fixture, PAGE, at, pattern};
-use quire_file::{FileError, IndexRange, NoUsers, PageError, Wait};
+use quire_file::{FileError, IndexRange, IoLimits, NoUsers, PageError, Wait};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 
@@ -50,6 +50,21 @@ fn requests_that_complete_later_are_waited_for() {
         assert_eq!((there[0], there[58 * PAGE as usize]), (77, 30));
         assert_eq!(fixture.files.totals().writeback, 0);
         drop(file);
+    }
+}
+
+#[test]
+fn a_page_is_not_changed_while_it_is_written_if_the_backing_wants_that() {
+    for stable_writes in [false, true] {
+        let fixture = Fixture::new();
+        let disk = Disk::new(&[]);
+        *disk.limits.lock().unwrap() = Some(IoLimits { stable_writes, ..IoLimits::default() });
+        let file = fixture.create(disk.queued(8), 0);
+        fixture.must_write(file.file(), 0, &[1]);
+        fixture.cache().write_back(file.file(), IndexRange::ALL, Wait::No, &NoUsers).unwrap();
+        assert!(disk.bytes().is_empty());
+        fixture.must_write(file.file(), 0, &[2]);
+        assert_eq!(*disk.bytes(), if stable_writes { vec![1] } else { vec![] });
     }
 }
 
