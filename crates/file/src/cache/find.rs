@@ -155,10 +155,12 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// Takes a locked folio, which is not being written, out of the cache. What it has is lost.
     pub(super) fn remove(self, file: &CachedFile<P>, index: PageIndex, folio: &LockedFolio<'m, P>) {
         let head = folio.head();
+        debug_assert!(
+            !folio.frame().word().flags().contains(FrameFlags::WRITEBACK),
+            "{head:?} is being written"
+        );
         let removed = file.with_store(self.frames(), |store| {
-            for tag in [Tag::Dirty, Tag::Writeback] {
-                file.turn(self.frames(), store, (index, head), tag, Turn::Off);
-            }
+            file.turn(self.frames(), store, (index, head), Tag::Dirty, Turn::Off);
             store.remove(index)
         });
         debug_assert!(removed.is_some_and(|stored| stored.entry == Entry::Folio(head)));

@@ -3,7 +3,7 @@
 use crate::backings::{Disk, Plain};
 use crate::machine::Random;
 use crate::support::{Fixture, From, PAGE, at, pattern};
-use quire_file::{FileError, Lookup, NoUsers, PageError, Transfer};
+use quire_file::{FileError, Lookup, NoUsers, PageBytes, PageError, Transfer, UserCopy};
 use quire_swap::Direction;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -88,6 +88,63 @@ fn what_is_missing_of_a_copy_is_tried_again() {
         let mut wanted = old[..start as usize].to_vec();
         wanted.extend(&bytes);
         assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), wanted, "seed {seed}");
+    }
+}
+
+/// A page of memory that is unmapped while it is copied, after so many bytes.
+struct Vanishing(Option<usize>);
+
+impl UserCopy for Vanishing {
+    fn left(&self) -> u64 {
+        PAGE
+    }
+
+    fn fault_in(&mut self, bytes: usize) -> usize {
+        self.0.map_or(0, |_| bytes)
+    }
+
+    fn copy(&mut self, page: PageBytes<'_>) -> usize {
+        let bytes = self.0.take().unwrap();
+        page.set(0, &vec![9; bytes])
+    }
+
+    fn advance(&mut self, _bytes: usize) {}
+}
+
+#[test]
+fn a_copy_that_stops_short_for_good_leaves_the_rest_of_the_page() {
+    for (copied, is_cached) in [(0, false), (0, true), (100, false), (100, true)] {
+        let fixture = Fixture::new();
+        let old = pattern(8, PAGE as usize);
+        let file = fixture.create(Disk::new(&old).file(), PAGE);
+        if is_cached {
+            fixture.must_read(file.file(), 0, 1);
+        }
+        let mut from = Vanishing(Some(copied));
+        let transfer = fixture.cache().write(file.file(), 0, &mut from, &fixture.program, &NoUsers);
+        // A page that had to be read first has none of it.
+        let bytes = if is_cached { copied } else { 0 };
+        assert_eq!(transfer, Transfer { bytes: bytes as u64, stopped: Some(PageError::BadAddress) });
+        let mut wanted = old;
+        wanted[..bytes].fill(9);
+        assert_eq!(fixture.must_read(file.file(), 0, PAGE as usize), wanted);
+    }
+}
+
+#[test]
+fn a_new_page_shows_nothing_that_was_in_memory_before() {
+    let fixture = Fixture::new();
+    let other = fixture.create(Disk::new(&[]).file(), 0);
+    fixture.must_write(other.file(), 0, &pattern(9, 200 * PAGE as usize));
+    fixture.cache().set_size(other.file(), 0, &NoUsers).unwrap();
+    let file = fixture.create(Disk::new(&[]).file(), 0);
+    for page in 0..100 {
+        fixture.must_write(file.file(), page * PAGE + 50, &[7; 10]);
+        // SAFETY: the page is cached, and no other thread is there.
+        let bytes = unsafe { std::slice::from_raw_parts(fixture.page(file.file(), page), PAGE as usize) };
+        let strays =
+            bytes.iter().enumerate().filter(|(at, byte)| **byte != if (50..60).contains(at) { 7 } else { 0 });
+        assert_eq!(strays.count(), 0, "page {page}");
     }
 }
 
