@@ -1,9 +1,9 @@
 //! The embedder's side of a file: where its bytes are when they are not in RAM.
 //!
-//! Safe code can implement a backing. So what it reports is believed only as far as it can do no harm: it ends
-//! a request of its own that is under way, once. But a request names frames by their numbers, and a backing
-//! accesses them; so to submit one is unsafe, and a backing that hands requests on promises that the frames
-//! stay.
+//! Safe code can implement a backing. So what it reports is believed only as far as it can do no harm: it
+//! ends a request of its own that is under way, once. But a request names frames by their numbers, and a
+//! backing accesses them; so to submit one is unsafe, and a backing that hands requests on promises that the
+//! frames stay.
 
 use core::ops::Range;
 use quire_arch::{PfnRange, Platform};

@@ -34,14 +34,15 @@ pub struct FileFigures {
 
 /// A file: its cache, its size, and where its bytes are when they are not in RAM.
 ///
-/// In the cache and not locked means that the contents of a folio are good. A folio that could not be read leaves
-/// the cache before it is unlocked. The cache holds one reference to each folio.
+/// In the cache and not locked means that the contents of a folio are good. A folio that could not be read
+/// leaves the cache before it is unlocked. The cache holds one reference to each folio.
 #[repr(C, align(8))]
 pub struct CachedFile<P: Platform> {
     pub(crate) store: FolioStore<P>,
     /// Read to add a folio, written to remove what a range has.
     pub(crate) invalidate: RwSleepLock,
-    /// Bytes. Stored with release before the cache is truncated, loaded with acquire after a folio was locked.
+    /// Bytes. Stored with release before the cache is truncated, loaded with acquire after a folio was
+    /// locked.
     pub(crate) size: AtomicU64,
     /// Change under the store's lock.
     dirty: AtomicU64,
@@ -56,8 +57,8 @@ pub struct CachedFile<P: Platform> {
     memory: NonNull<FileMemory<P>>,
 }
 
-// SAFETY: the backing is Send and Sync, and so is what the files of a machine share; all else is atomic or behind
-// a lock of its own.
+// SAFETY: the backing is Send and Sync, and so is what the files of a machine share; all else is atomic or
+// behind a lock of its own.
 unsafe impl<P: Platform> Send for CachedFile<P> {}
 // SAFETY: as for `Send`.
 unsafe impl<P: Platform> Sync for CachedFile<P> {}
@@ -124,8 +125,8 @@ impl<P: Platform> CachedFile<P> {
         })
     }
 
-    /// Asks the backing for space for bytes that are about to be written, by a call or through a mapping. Nothing
-    /// is locked but by the embedder.
+    /// Asks the backing for space for bytes that are about to be written, by a call or through a mapping.
+    /// Nothing is locked but by the embedder.
     ///
     /// # Errors
     ///
@@ -164,16 +165,16 @@ impl<P: Platform> CachedFile<P> {
     ///
     /// # Safety
     ///
-    /// The caller holds the folio's lock, or an entry that maps it in a table whose lock it holds; and what it
-    /// finds is used no longer than that. The folio is of `frames`.
+    /// The caller holds the folio's lock, or an entry that maps it in a table whose lock it holds; and what
+    /// it finds is used no longer than that. The folio is of `frames`.
     pub unsafe fn of_folio(frames: &Frames<P>, head: Pfn) -> Option<&Self> {
         let frame = frames.frame(head)?;
         if frame.kind() != Kind::File {
             return None;
         }
         let file = NonNull::new(ptr::with_exposed_provenance_mut::<Self>(frame.as_folio().file()?))?;
-        // SAFETY: the word is a file's as long as the folio is in its cache. It leaves that under the folio lock,
-        // when it is not mapped; and the file stays as long as folios are in its cache.
+        // SAFETY: the word is a file's as long as the folio is in its cache. It leaves that under the folio
+        // lock, when it is not mapped; and the file stays as long as folios are in its cache.
         Some(unsafe { file.as_ref() })
     }
 
@@ -207,9 +208,9 @@ impl<P: Platform> CachedFile<P> {
         work(&mut unsafe { self.store.lock(nodes) })
     }
 
-    /// Marks a folio dirty, in its flags and in the store, and returns whether it was clean. The folio stays in
-    /// the cache meanwhile: the caller has locked it, or holds an entry that maps it and whose table it has
-    /// locked. May be called pinned, under the lock of a table.
+    /// Marks a folio dirty, in its flags and in the store, and returns whether it was clean. The folio stays
+    /// in the cache meanwhile: the caller has locked it, or holds an entry that maps it and whose table it
+    /// has locked. May be called pinned, under the lock of a table.
     pub fn mark_dirty(&self, frames: &Frames<P>, head: Pfn) -> bool {
         self.with_store(frames, |store| {
             let index = frames.frame(head).and_then(|frame| PageIndex::new(frame.as_folio().index()));

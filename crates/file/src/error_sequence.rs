@@ -1,8 +1,8 @@
 //! Errors of writeback, so that each opening of a file learns of each once (Linux's `errseq_t`).
 //!
-//! A word holds the last error, a count of errors, and whether any opening has seen the last one. An error that
-//! none has seen is not counted again: the next reader learns of it anyhow, and no reader can tell one from
-//! two. A new opening begins with what has been seen, so it learns of an error that no other has seen.
+//! A word holds the last error, a count of errors, and whether any opening has seen the last one. An error
+//! that none has seen is not counted again: the next reader learns of it anyhow, and no reader can tell one
+//! from two. A new opening begins with what has been seen, so it learns of an error that no other has seen.
 
 use crate::backing::FileError;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};

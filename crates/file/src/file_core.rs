@@ -53,8 +53,8 @@ impl<P: Platform, V: Mapping> FileCore<P, V> {
     ///
     /// # Safety
     ///
-    /// The file is a `FileCore<P, V>` of these types, as all are that [`PageCache`] makes, and lives as long as
-    /// the result is used.
+    /// The file is a `FileCore<P, V>` of these types, as all are that [`PageCache`] makes, and lives as long
+    /// as the result is used.
     ///
     /// [`PageCache`]: crate::PageCache
     #[inline]

@@ -5,8 +5,8 @@ use quire_arch::{Pfn, Platform};
 use quire_frame::{FolioGuard, Frame};
 use quire_memcg::Memcgs;
 
-/// A folio of a file's cache, under the folio lock and with a reference. As long as it is locked it stays in the
-/// cache, and its contents are good.
+/// A folio of a file's cache, under the folio lock and with a reference. As long as it is locked it stays in
+/// the cache, and its contents are good.
 #[must_use = "the folio is unlocked when this is dropped"]
 pub struct LockedFolio<'m, P: Platform> {
     memcgs: &'m Memcgs<P>,

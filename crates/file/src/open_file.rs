@@ -48,7 +48,8 @@ impl<P: Platform, V: Mapping> OpenFile<P, V> {
     /// [`PageCache`]: crate::PageCache
     #[inline]
     pub unsafe fn of<'o>(opening: NonNull<Opening<V>>) -> &'o Self {
-        // SAFETY: the opening is the first field of one (caller), whose provenance was exposed when it was made.
+        // SAFETY: the opening is the first field of one (caller), whose provenance was exposed when it was
+        // made.
         unsafe { &*ptr::with_exposed_provenance::<Self>(opening.addr().get()) }
     }
 

@@ -1,7 +1,7 @@
 //! The requests of a file that are under way.
 //!
-//! A request is a word: nothing, or the number of its token and how far it is. So an end is believed once, of a
-//! request that the backing was asked for, and nothing is allocated for it.
+//! A request is a word: nothing, or the number of its token and how far it is. So an end is believed once, of
+//! a request that the backing was asked for, and nothing is allocated for it.
 
 use crate::backing::{FileError, IoLimits, IoToken, Transferred};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Reading and writing pages of one file by its backing.
 //!
-//! A read is waited for. A write is begun: its folios have WRITEBACK, in their flags and in the store, until some
-//! thread has reaped the end. Such a folio stays in the cache, and the cache holds a reference.
+//! A read is waited for. A write is begun: its folios have WRITEBACK, in their flags and in the store, until
+//! some thread has reaped the end. Such a folio stays in the cache, and the cache holds a reference.
 
 use crate::backing::{FileError, FileIo, IoLimits, IoToken, Submitted, Transferred};
 use crate::cached_file::{CachedFile, Turn};
@@ -103,8 +103,8 @@ impl<'m, P: Platform> Transfers<'m, P> {
         Ok(())
     }
 
-    /// Adds a page that has just been marked as being written to a run, which is written first if the page does
-    /// not fit in.
+    /// Adds a page that has just been marked as being written to a run, which is written first if the page
+    /// does not fit in.
     pub(crate) fn write_page(self, run: &mut Run, index: PageIndex, head: Pfn) {
         let limits = self.file.backing().limits();
         if !run.push(index, head, limits) {
@@ -271,8 +271,8 @@ impl<P: Platform> fmt::Debug for Transfers<'_, P> {
 ///
 /// # Safety
 ///
-/// The page is in RAM, and a folio's that the caller has locked; `from..to` is within a page. Only programs that
-/// expect the race use these bytes at the same time.
+/// The page is in RAM, and a folio's that the caller has locked; `from..to` is within a page. Only programs
+/// that expect the race use these bytes at the same time.
 pub(crate) unsafe fn zero_bytes<P: Platform>(platform: &P, head: Pfn, from: u64, to: u64) {
     debug_assert!(to <= PAGE_SIZE);
     if from < to {

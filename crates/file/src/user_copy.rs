@@ -6,9 +6,9 @@ use core::ptr::NonNull;
 
 /// A program's memory as the source or the target of a call, with a position in it.
 ///
-/// It is made accessible first, with nothing locked. Then it is copied without faults, with a folio locked that
-/// may be the one that a fault would need: the program may read a file into a mapping of the same page. What
-/// was paged out in between is missing, and that page is tried again.
+/// It is made accessible first, with nothing locked. Then it is copied without faults, with a folio locked
+/// that may be the one that a fault would need: the program may read a file into a mapping of the same page.
+/// What was paged out in between is missing, and that page is tried again.
 pub trait UserCopy {
     /// Bytes from the position to the end.
     fn left(&self) -> u64;
@@ -17,8 +17,8 @@ pub trait UserCopy {
     /// program may not access the first of them. May sleep; nothing is locked.
     fn fault_in(&mut self, bytes: usize) -> usize;
 
-    /// Copies bytes from the position on, to or from the page, until a byte would fault, and returns how many.
-    /// The position stays. A folio is locked, so this neither faults nor sleeps.
+    /// Copies bytes from the position on, to or from the page, until a byte would fault, and returns how
+    /// many. The position stays. A folio is locked, so this neither faults nor sleeps.
     fn copy(&mut self, page: PageBytes<'_>) -> usize;
 
     /// Moves the position on by `bytes`.
@@ -71,8 +71,8 @@ impl PageBytes<'_> {
     pub fn get(&self, at: usize, to: &mut [u8]) -> usize {
         let bytes = to.len().min(self.len.saturating_sub(at));
         if bytes > 0 {
-            // SAFETY: `at..at + bytes` is below `len`, so the source is valid (contract of `new`). `to` is no part of
-            // it: no reference leads there.
+            // SAFETY: `at..at + bytes` is below `len`, so the source is valid (contract of `new`). `to` is no
+            // part of it: no reference leads there.
             unsafe { to.as_mut_ptr().copy_from_nonoverlapping(self.start.as_ptr().add(at), bytes) };
         }
         bytes

@@ -10,16 +10,16 @@ use quire_arch::{Pfn, Platform};
 pub enum Cleaned {
     /// All of them: none is writable or dirty, and no TLB has it so.
     All,
-    /// There are fewer than the folio counts: one has left its table and is not flushed yet. What is written by
-    /// it may not be seen yet.
+    /// There are fewer than the folio counts: one has left its table and is not flushed yet. What is written
+    /// by it may not be seen yet.
     InTransit,
 }
 
 /// Those who map files: they lie above the cache.
 pub trait FileUsers<P: Platform, V> {
-    /// Unmaps pages of a file everywhere, with `private_too` also the copies that programs made for themselves.
-    /// When it returns no TLB has an entry for them that was there at the call. The caller may hold Invalidate
-    /// and a folio lock.
+    /// Unmaps pages of a file everywhere, with `private_too` also the copies that programs made for
+    /// themselves. When it returns no TLB has an entry for them that was there at the call. The caller may
+    /// hold Invalidate and a folio lock.
     fn unmap(&self, file: &FileCore<P, V>, pages: IndexRange, private_too: bool);
 
     /// Makes the entries that map the folio at `head`, which is the file's page `index`, clean and read-only

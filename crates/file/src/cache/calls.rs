@@ -1,8 +1,8 @@
 //! Calls that read and write a file through the cache.
 //!
 //! The program's memory is made accessible first, with nothing held. Then a page is locked and copied without
-//! faults; what is missing after that is tried again. So a program may write a file from a mapping of the same
-//! page, and no thread faults with a folio locked.
+//! faults; what is missing after that is tried again. So a program may write a file from a mapping of the
+//! same page, and no thread faults with a folio locked.
 
 use super::PageCache;
 use super::obtain::{Came, Fill};
@@ -57,8 +57,8 @@ impl Part {
 }
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// Reads a file from byte `at` on: until its end, or that of `to`. May sleep; nothing is held. `program` pays
-    /// for what is brought into the cache.
+    /// Reads a file from byte `at` on: until its end, or that of `to`. May sleep; nothing is held. `program`
+    /// pays for what is brought into the cache.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(
         self,
@@ -110,9 +110,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
     }
 
-    /// Writes a file from byte `at` on, and makes it larger as far as that needs. The caller keeps other calls away
-    /// that write to the file or change its size. May sleep; nothing else is held. `program` pays for what is
-    /// brought into the cache.
+    /// Writes a file from byte `at` on, and makes it larger as far as that needs. The caller keeps other
+    /// calls away that write to the file or change its size. May sleep; nothing else is held. `program` pays
+    /// for what is brought into the cache.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn write(
         self,

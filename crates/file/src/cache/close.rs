@@ -12,8 +12,8 @@ use quire_arch::Platform;
 use quire_sync::atomic::raw::{Ordering, fence};
 
 impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
-    /// Closes an opening. With the last one of a file its dirty folios are written, and it is forgotten: where
-    /// writing fails and no opening learned of it, that is counted. May sleep; nothing is held.
+    /// Closes an opening. With the last one of a file its dirty folios are written, and it is forgotten:
+    /// where writing fails and no opening learned of it, that is counted. May sleep; nothing is held.
     ///
     /// # Safety
     ///

@@ -48,8 +48,8 @@ enum Is<'m, P: Platform> {
 }
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// The folio of page `index`, locked, if that is possible at once. For a fault: it may map what it gets, as
-    /// a thread that removes the page, or makes the file smaller, waits for the lock.
+    /// The folio of page `index`, locked, if that is possible at once. For a fault: it may map what it gets,
+    /// as a thread that removes the page, or makes the file smaller, waits for the lock.
     pub fn find(self, file: &CachedFile<P>, index: PageIndex) -> Lookup<'m, P> {
         loop {
             let Some(head) = self.get(file, index) else {
@@ -75,8 +75,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let section = self.frames().epoch().enter(&pin);
         let mut attempt = 0;
         loop {
-            // SAFETY: nodes are retired through the epoch of this machine's frames, and the file lives while the
-            // caller has it.
+            // SAFETY: nodes are retired through the epoch of this machine's frames, and the file lives while
+            // the caller has it.
             let found = unsafe { file.store.find(index, &section) }?;
             let Entry::Folio(head) = found.stored().entry else { return None };
             if self.frames().known(head).try_get_folio() {
@@ -132,8 +132,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
     }
 
-    /// Locks the folio at `head`, which was the file's page `index` a moment ago, and to which the caller has a
-    /// reference: it goes into the result. Sleeps if it `waits`. `None` if it is that no more, or is locked.
+    /// Locks the folio at `head`, which was the file's page `index` a moment ago, and to which the caller has
+    /// a reference: it goes into the result. Sleeps if it `waits`. `None` if it is that no more, or is
+    /// locked.
     pub(super) fn lock_found(
         self,
         file: &CachedFile<P>,

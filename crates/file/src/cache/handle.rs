@@ -13,7 +13,8 @@ use quire_arch::Platform;
 use quire_frame::AllocError;
 use quire_sync::atomic::raw::Ordering;
 
-/// An open file, held. Dropping it lets the opening go, and closes it if nothing else holds it: that may sleep.
+/// An open file, held. Dropping it lets the opening go, and closes it if nothing else holds it: that may
+/// sleep.
 pub struct FileHandle<'m, P: Platform, V: Mapping> {
     cache: PageCache<'m, P, V>,
     open: NonNull<OpenFile<P, V>>,

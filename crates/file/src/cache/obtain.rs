@@ -93,8 +93,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ///
     /// # Errors
     ///
-    /// The file ends before the page; it could not be read; or there is no memory: then the caller reclaims, and
-    /// tries again.
+    /// The file ends before the page; it could not be read; or there is no memory: then the caller reclaims,
+    /// and tries again.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn page_in(
         self,
@@ -209,7 +209,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'_, NodesOn<'n, P>>),
     ) -> Result<(), InsertError> {
         let frame = self.frames().known(head);
-        // A thread that finds it may map it at any time, so its maps are counted as those of a page that is named.
+        // A thread that finds it may map it at any time, so its maps are counted as those of a page that is
+        // named.
         let mut marks = FrameFlags::SHARED_BY_NAME;
         if fill == Fill::Read {
             marks |= FrameFlags::READING;

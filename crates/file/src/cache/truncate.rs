@@ -1,8 +1,8 @@
 //! Taking pages out of the cache: truncation, holes, invalidation.
 //!
-//! The size is changed first; then the pages are unmapped everywhere and removed, one locked folio after the other.
-//! A fault that locked a folio before it was removed finds the old size, and what it maps is unmapped with the
-//! folio's lock held; one that comes later finds the new size.
+//! The size is changed first; then the pages are unmapped everywhere and removed, one locked folio after the
+//! other. A fault that locked a folio before it was removed finds the old size, and what it maps is unmapped
+//! with the folio's lock held; one that comes later finds the new size.
 
 use super::PageCache;
 use super::writeback::after;
@@ -26,9 +26,9 @@ use quire_sync::atomic::raw::Ordering;
 const AT_ONCE: usize = 16;
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// Changes the size of a file. What is past the new one leaves the cache, and programs lose their copies of it,
-    /// too; what is new is zeros. The caller keeps other calls away that write to the file or change its size.
-    /// May sleep.
+    /// Changes the size of a file. What is past the new one leaves the cache, and programs lose their copies
+    /// of it, too; what is new is zeros. The caller keeps other calls away that write to the file or change
+    /// its size. May sleep.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         Ok(())
     }
 
-    /// Makes a file larger. Bytes of its last page that are past the end come to be in it, as zeros: what a program
-    /// wrote there by a mapping is gone. Invalidate is held.
+    /// Makes a file larger. Bytes of its last page that are past the end come to be in it, as zeros: what a
+    /// program wrote there by a mapping is gone. Invalidate is held.
     pub(super) fn extend(self, file: &FileCore<P, V>, size: u64, users: &dyn FileUsers<P, V>) {
         let mut attempt = 0;
         loop {
@@ -116,10 +116,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
     }
 
-    /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`). Pages that are all in the hole leave the cache, and
-    /// programs lose their copies; where the hole begins or ends within a page that is written as zeros. The
-    /// caller keeps other calls away that write to the file or change its size, and frees what is stored of whole
-    /// pages afterwards. May sleep. `program` pays.
+    /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`). Pages that are all in the hole leave the cache,
+    /// and programs lose their copies; where the hole begins or ends within a page that is written as zeros.
+    /// The caller keeps other calls away that write to the file or change its size, and frees what is stored
+    /// of whole pages afterwards. May sleep. `program` pays.
     ///
     /// # Errors
     ///

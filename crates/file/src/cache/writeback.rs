@@ -1,8 +1,8 @@
 //! Writing dirty folios back.
 //!
-//! A folio is locked; the entries that map it are made clean; only then it is clean itself, and is being written.
-//! So what a program writes later makes it dirty again. Where an entry is in transit the folio stays dirty. Runs
-//! of folios are written by one request.
+//! A folio is locked; the entries that map it are made clean; only then it is clean itself, and is being
+//! written. So what a program writes later makes it dirty again. Where an entry is in transit the folio stays
+//! dirty. Runs of folios are written by one request.
 
 use super::PageCache;
 use crate::backing::FileError;
@@ -64,8 +64,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         file.errors.last().filter(|_| failed).map_or(Ok(()), Err)
     }
 
-    /// Writes what is dirty now of these bytes and makes it lasting (`fsync`, `fdatasync`). May sleep; no folio is
-    /// locked.
+    /// Writes what is dirty now of these bytes and makes it lasting (`fsync`, `fdatasync`). May sleep; no
+    /// folio is locked.
     ///
     /// # Errors
     ///
@@ -184,7 +184,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return in_use;
         }
         file.with_store(self.frames(), |store| {
-            // The device that a pin is for may write to it at any time, and nothing tells of that: it stays dirty.
+            // The device that a pin is for may write to it at any time, and nothing tells of that: it stays
+            // dirty.
             if !is_pinned {
                 file.turn(self.frames(), store, at, Tag::Dirty, Turn::Off);
             }
@@ -211,8 +212,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         users.clean(file, folio.head(), index)
     }
 
-    /// Sleeps until the contents of a locked folio may change, for one that is about to be written by a call or
-    /// through a mapping: some backings want them to stay while they are being written.
+    /// Sleeps until the contents of a locked folio may change, for one that is about to be written by a call
+    /// or through a mapping: some backings want them to stay while they are being written.
     pub fn wait_stable(self, file: &CachedFile<P>, folio: &LockedFolio<'m, P>) {
         if file.backing().limits().stable_writes {
             self.transfers(file).wait_written(folio.head());

@@ -186,7 +186,8 @@ fn a_file_has_a_largest_size() {
     fixture.cache().set_size(file.file(), 0, &NoUsers).unwrap();
 }
 
-/// A hazard of docs/hazards.md: what a program writes past the end by a mapping is not seen when the file grows.
+/// A hazard of docs/hazards.md: what a program writes past the end by a mapping is not seen when the file
+/// grows.
 #[test]
 fn what_is_past_the_end_is_zeros_when_the_file_grows() {
     for grow in 0..4 {

@@ -217,8 +217,8 @@ impl UserCopy for To {
     }
 }
 
-/// Programs that map one folio as often as its map count says. An unmapping takes a mapping away each time, and
-/// cleaning finds one in transit as often as is set.
+/// Programs that map one folio as often as its map count says. An unmapping takes a mapping away each time,
+/// and cleaning finds one in transit as often as is set.
 #[derive(Default)]
 pub(crate) struct Mapped<'m> {
     pub(crate) fixture: Option<&'m Fixture>,

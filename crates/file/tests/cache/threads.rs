@@ -80,7 +80,8 @@ fn a_file_that_completes_later() {
     use_at_once(Disk::new(&[]).queued(2));
 }
 
-/// A hazard of docs/hazards.md: all that wait for a page that cannot be read get an error, and the page is gone.
+/// A hazard of docs/hazards.md: all that wait for a page that cannot be read get an error, and the page is
+/// gone.
 #[test]
 fn a_page_that_cannot_be_read_fails_for_all_that_wait() {
     let fixture = Fixture::with(Machine::new(&[(0, 4096)], THREADS));
