@@ -130,8 +130,10 @@ fn invalidation_leaves_what_is_in_use() {
     fixture.map(file.file(), 50, 1);
     let held = cache.page_in(file.file(), at(70), &fixture.program).unwrap();
     assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Err(Busy { pages: 3 }));
+    let held = held.folio.unlock_and_keep();
+    assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Err(Busy { pages: 3 }));
     assert_eq!(fixture.files.totals().cached, 3);
-    drop(held);
+    fixture.memcgs.folios().release_folio(held);
     let users = Mapped { fixture: Some(&fixture), ..Mapped::default() };
     quire_file::FileUsers::unmap(&users, file.file(), IndexRange::ALL, true);
     assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Err(Busy { pages: 1 }));
