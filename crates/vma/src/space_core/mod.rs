@@ -8,7 +8,7 @@ mod vma;
 
 pub use mappings::Mappings;
 pub use merge::Proposal;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) use vma::OfAnonVma;
 pub use vma::{AnonVma, AnonVmaRef, Backing, Vma, VmaSnapshot};
 pub(crate) use vma::{DepartedList, EmptiedList, Scratch};
