@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FACADE = ROOT / "crates/mm/src"
 LIST = ROOT / "docs/public-items.md"
-MOST = 253
+MOST = 300
 
 ITEM = re.compile(r"pub (?:unsafe )?(struct|enum|trait|type|union|(?:const |unsafe )*fn) (\w+)")
 FUNCTION = re.compile(r"    (pub )?(?:const |unsafe )*fn (\w+)")

@@ -104,7 +104,8 @@ pub fn is_own<P: Platform>(
 fn leaves_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>) -> bool {
     let flags = folio.folio().frame().word().flags();
     let named = flags.intersects(FrameFlags::SWAP_CACHE | FrameFlags::SHARED_BY_NAME);
-    named && !folio.folio().is_large() && leave_cache_to(tables, folio, flags)
+    let anonymous = folio.folio().kind() == Kind::Anonymous;
+    named && anonymous && !folio.folio().is_large() && leave_cache_to(tables, folio, flags)
 }
 
 /// Whether a folio that a device has pinned is exclusive to the program though it is in the swap cache, as
@@ -225,7 +226,8 @@ fn take_old_page<P: Platform>(
     // First empty, then the flush, then the copy: no CPU may still read the old page after another has
     // written to the new one.
     let raw = locked.entries[index].swap(0, Ordering::AcqRel);
-    if folio.folio().may_be_pinned_after_unmap() {
+    // Who has pinned a page of a file's cache wants the file's.
+    if !folio.folio().is_in_file_cache() && folio.folio().may_be_pinned_after_unmap() {
         // No write was allowed, so translations that are cached are right again.
         locked.entries[index].store(raw, Ordering::Release);
         return None;

@@ -1,6 +1,7 @@
 //! Why a page could not be made available, and what is needed for it.
 
 use quire_arch::{Order, SwapEntry};
+use quire_file::PageIndex;
 use quire_frame::AllocError;
 use quire_memcg::OverLimit;
 use quire_thp::OrderSet;
@@ -17,6 +18,9 @@ pub enum FaultError {
     /// SIGBUS: the contents cannot be read.
     #[error("SIGBUS")]
     Bus,
+    /// SIGBUS: the file ends before the page.
+    #[error("SIGBUS (past the end of the file)")]
+    PastEnd,
     /// No frame for the page or a table.
     #[error("out of memory: {0}")]
     OutOfMemory(AllocError),
@@ -40,6 +44,8 @@ pub enum Refusal {
     NeedsAnonVma,
     /// The page has to be swapped in first.
     Swapped(Swapped),
+    /// The page of a file has to be brought into the cache, or marked dirty, first.
+    File(FilePage),
     /// A memcg is at its limit.
     OverLimit(OverLimit),
 }
@@ -60,6 +66,15 @@ impl From<AllocError> for Refusal {
     fn from(error: AllocError) -> Self {
         Self::Fault(FaultError::OutOfMemory(error))
     }
+}
+
+/// A page of a file that a fault needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FilePage {
+    /// The page.
+    pub index: PageIndex,
+    /// Whether the fault writes to it, so that it is to be marked dirty first.
+    pub dirties: bool,
 }
 
 /// The swap entry that a fault found.

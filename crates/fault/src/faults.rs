@@ -41,8 +41,8 @@ impl<'s, P: Platform> Faults<'s, P> {
         Tables::new(self.memory(), &self.core.tables)
     }
 
-    /// One attempt at a fault without the mmap lock, which is counted so many times. `None` if that lock is
-    /// needed.
+    /// One attempt at a fault without the mmap lock, which is counted so many times: not at all if it is not
+    /// the first one. `None` if that lock is needed.
     #[inline]
     pub fn attempt(
         &self,
@@ -59,13 +59,14 @@ impl<'s, P: Platform> Faults<'s, P> {
         let memcg = self.core.memcg();
         memory.memcgs().counters().add_stat(&pin, memcg, MemcgStat::Pgfault, counted as i64);
         let hold = VmaHold::find(memory.platform(), self.core, &epoch, addr)?;
-        match self.resolve(&pin, hold.vma(), addr, access, swapped) {
+        match self.resolve(&pin, hold.vma(), (addr, access), (counted == 0, swapped)) {
             Err(Refusal::NeedsAnonVma) => None,
             result => Some(result),
         }
     }
 
-    /// One attempt at a fault in `vma`, which gets an anon_vma if it needs one.
+    /// One attempt at a fault in `vma`, which gets an anon_vma if it needs one. `repeated` says that it is
+    /// not the first.
     ///
     /// # Errors
     ///
@@ -79,13 +80,13 @@ impl<'s, P: Platform> Faults<'s, P> {
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
-        swapped: Option<&SwappedIn<'_, P>>,
+        (repeated, swapped): (bool, Option<&SwappedIn<'_, P>>),
     ) -> Result<(), Refusal> {
         loop {
             let resolved = {
                 let pin = self.memory().platform().pin();
                 let _section = self.memory().frames().epoch().enter(&pin);
-                self.resolve(&pin, vma, addr, access, swapped)
+                self.resolve(&pin, vma, (addr, access), (repeated, swapped))
             };
             match resolved {
                 // SAFETY: the caller's promise.
@@ -102,13 +103,12 @@ impl<'s, P: Platform> Faults<'s, P> {
         &self,
         pin: &Pin<'_, P>,
         vma: &Vma,
-        addr: VirtAddr,
-        access: Access,
-        swapped: Option<&SwappedIn<'_, P>>,
+        (addr, access): (VirtAddr, Access),
+        (repeated, swapped): (bool, Option<&SwappedIn<'_, P>>),
     ) -> Result<(), Refusal> {
         let (space, huge) = (self.core, self.thp.controls());
         let window = &vma.swap_window;
-        let fault = VmFault { space, vma: &vma.snapshot(), addr, access, swapped, window, huge };
+        let fault = VmFault { space, vma: &vma.snapshot(), addr, access, repeated, swapped, window, huge };
         Resolver { tables: self.tables(), thp: self.thp, pin, fault }.resolve()
     }
 

@@ -15,6 +15,7 @@
 //! - `vm_fault`: a fault as a value, and what it maps out of the swap cache.
 //! - `readahead`: which pages are read ahead.
 //! - `cow`: copy-on-write.
+//! - `cached`: mapping pages of the page cache.
 //! - `resolve`: making a page available where a fault asks for it.
 //! - `vma_hold`: finding a VMA and holding it without the mmap lock.
 //! - `faults`: the faults of one space.
@@ -24,6 +25,7 @@
 #[cfg(test)]
 extern crate std;
 
+mod cached;
 mod cow;
 mod error;
 mod faults;
@@ -37,7 +39,7 @@ mod vm_fault;
 mod vma_hold;
 
 pub use cow::{HeldPage, copy_on_write, hold_page, is_own, must_copy};
-pub use error::{FaultError, Need, Refusal, SwapInError, Swapped};
+pub use error::{FaultError, FilePage, Need, Refusal, SwapInError, Swapped};
 pub use faults::Faults;
 pub use step::Step;
 pub use swap_in::{Ahead, SwapIn};

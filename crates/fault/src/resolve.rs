@@ -4,6 +4,7 @@
 //! the lock. A new page of private memory is part of a folio as large as the policy, the mapping and the
 //! empty entries allow; if memory is short the folio is smaller.
 
+use crate::cached::FileFault;
 use crate::cow::{charge_new, copy_on_write, hold_page, is_pinned_and_cached, must_copy};
 use crate::error::{FaultError, Refusal};
 use crate::step::Step;
@@ -154,6 +155,11 @@ impl<P: Platform> Resolver<'_, '_, P> {
         let Self { tables, pin, ref fault, .. } = *self;
         let index = P::Paging::index(fault.addr, Level::PTE);
         let entries = tables.entries(table);
+        if entries[index].load(Ordering::Relaxed) == 0
+            && let Some(of_file) = FileFault::of(tables, pin, fault)
+        {
+            return of_file.resolve((table, index));
+        }
         let mut spare = Spare { resolver: self, folio: None };
         let seen = entries[index].load(Ordering::Relaxed);
         let mut zeros = None;
@@ -181,6 +187,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 Entry::None if locked.is_dead() => Ok(Step::LookAgain),
                 // As where no table is: under the lock, under which the page was removed.
                 Entry::None if fault.space.is_killed() => Err(FaultError::Killed.into()),
+                // It was removed meanwhile.
+                Entry::None if fault.vma.backing.is_opened() => Ok(Step::LookAgain),
                 Entry::None => {
                     self.install_new(&locked, index, spare.folio.take());
                     Ok(Step::Done)
@@ -315,7 +323,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         index: usize,
         leaf: Leaf,
         spare: &mut Spare<'_, '_, '_, P>,
-    ) -> Result<(), FaultError> {
+    ) -> Result<(), Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let vma = fault.vma;
         if leaf.flags.contains(fault.access.needs()) {
@@ -327,10 +335,16 @@ impl<P: Platform> Resolver<'_, '_, P> {
             return Ok(());
         }
         if leaf.flags.contains(LeafFlags::GUARD) {
-            return Err(FaultError::NotMapped);
+            return Err(FaultError::NotMapped.into());
         }
         if fault.access == Access::Execute && !vma.flags.contains(VmFlags::EXEC) {
-            return Err(FaultError::AccessDenied);
+            return Err(FaultError::AccessDenied.into());
+        }
+        if fault.is_write()
+            && vma.notices_writes()
+            && let Some(of_file) = FileFault::of(tables, pin, fault)
+        {
+            return of_file.notice_write(locked, index, leaf);
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {
             if let Some((pfn, _)) = spare.folio.take() {

@@ -7,7 +7,7 @@
 
 use core::ops::Range;
 use quire_arch::{PfnRange, Platform};
-use quire_swap::{DeviceMemory, Direction};
+use quire_swap::{DeviceMemory, Direction, Submitted};
 
 /// The name of a request. Each has one of its own on this machine, so one that was invented, or kept from an
 /// earlier request, is no other's.
@@ -85,18 +85,6 @@ impl FileError {
     }
 }
 
-/// The result of a submission.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use = "work that was not taken has to be begun again"]
-pub enum Submitted<T> {
-    /// It is complete, with success or an error.
-    Done(Result<T, FileError>),
-    /// [`FileBacking::reap`] will return its completion.
-    Begun,
-    /// The queue is full: reap, wait, and retry.
-    QueueFull,
-}
-
 /// What a backing can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoLimits {
@@ -150,7 +138,11 @@ pub trait FileBacking<P: Platform>: Send + Sync + 'static {
     ///
     /// A backing that hands the request on to another one makes the same promise there. So it does not report
     /// it before the other one does.
-    unsafe fn submit(&self, memory: DeviceMemory<'_, P>, io: &FileIo<'_>) -> Submitted<Transferred>;
+    unsafe fn submit(
+        &self,
+        memory: DeviceMemory<'_, P>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError>;
 
     /// Returns completed requests, each once. Whatever else it returns is ignored. `done` is called without
     /// locks that `submit` takes.

@@ -1,5 +1,10 @@
 //! A file's cache, apart from the VMAs that map it: what the code below VMAs needs of a file.
 
+mod find;
+
+pub(crate) use find::Is;
+pub use find::Lookup;
+
 use crate::backing::{FileBacking, FileError};
 use crate::entry::Entry;
 use crate::error_sequence::ErrorSequence;

@@ -16,6 +16,9 @@ pub enum PageError {
     /// The bytes could not be transferred or stored.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The file is one of another machine (`EBADF`).
+    #[error("the file is another machine's")]
+    OtherMachine,
     /// The program's memory cannot be accessed (`EFAULT`).
     #[error("the program's memory cannot be accessed")]
     BadAddress,

@@ -7,7 +7,7 @@ use core::mem::offset_of;
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
-use quire_sync::atomic::raw::AtomicUsize;
+use quire_sync::atomic::raw::{AtomicUsize, Ordering};
 use quire_vma_tree::intervals::Member;
 
 /// A VMA as files know it.
@@ -62,6 +62,11 @@ impl<P: Platform, V: Mapping> FileCore<P, V> {
         const { assert!(offset_of!(Self, cached) == 0, "a cached file leads to its core") };
         // SAFETY: it is the first field of one (caller), whose provenance was exposed when it was made.
         unsafe { &*ptr::with_exposed_provenance::<Self>(ptr::from_ref(cached).addr()) }
+    }
+
+    /// How many openings it has, at a moment.
+    pub fn openings(&self) -> usize {
+        self.openings.load(Ordering::Relaxed)
     }
 
     /// Its mappings.

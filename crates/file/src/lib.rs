@@ -23,6 +23,7 @@
 //! - `user_copy`: the program's side of a call that reads or writes.
 //! - `file_memory`: what the files of a machine share.
 //! - `requests`: the requests of a file that are under way.
+//! - `locked_folio`: a folio of a file, locked.
 //! - `cached_file`: a file's cache, apart from the VMAs that map it.
 //! - `transfers`: reading and writing pages by the backing.
 //! - `file_core`: a file with its cache and its mappings.
@@ -30,7 +31,6 @@
 //! - `open_file`: an open file.
 //! - `files`: the files of a machine.
 //! - `audit`: the audit of the page cache.
-//! - `locked_folio`: a folio of a file, locked.
 //! - `cache`: the page cache: everything that is done with the folios of files.
 
 #![no_std]
@@ -65,9 +65,9 @@ mod users;
 mod word;
 
 pub use audit::{FileAudit, FileViolation, PagesOf};
-pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Submitted, Transferred};
-pub use cache::{FileHandle, Lookup, PageCache, PagedIn, Transfer, Wait};
-pub use cached_file::{CachedFile, FileFigures, MAX_FILE_BYTES};
+pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
+pub use cache::{FileHandle, PageCache, PagedIn, Transfer, Wait};
+pub use cached_file::{CachedFile, FileFigures, Lookup, MAX_FILE_BYTES};
 pub use entry::{Entry, Payload, Stored};
 pub use error::{Busy, PageError};
 pub use file_core::{FileCore, Mapping};

@@ -32,6 +32,15 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         self.memcgs.frames().known(self.head)
     }
 
+    /// Unlocks it, for a caller with locks under which nothing may be freed. The folio is in the cache, so
+    /// another reference is left.
+    pub fn unlock_cached(mut self) {
+        let last = self.frame().put(1);
+        debug_assert!(!last, "{:?} is in no cache", self.head);
+        drop(self.guard.take());
+        core::mem::forget(self);
+    }
+
     /// Unlocks it. The reference is the caller's, e.g. that of the mappings.
     pub fn unlock_and_keep(mut self) -> Pfn {
         drop(self.guard.take());

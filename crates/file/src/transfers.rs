@@ -3,7 +3,7 @@
 //! A read is waited for. A write is begun: its folios have WRITEBACK, in their flags and in the store, until
 //! some thread has reaped the end. Such a folio stays in the cache, and the cache holds a reference.
 
-use crate::backing::{FileError, FileIo, IoLimits, IoToken, Submitted, Transferred};
+use crate::backing::{FileError, FileIo, IoLimits, IoToken, Transferred};
 use crate::cached_file::{CachedFile, Turn};
 use crate::entry::Entry;
 use crate::index::{IndexRange, PageIndex};
@@ -12,7 +12,7 @@ use crate::store::{Filter, Tag};
 use core::fmt;
 use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, PfnRange, Platform};
 use quire_frame::{FailClass, FailSite, FrameFlags, Frames};
-use quire_swap::{DeviceMemory, Direction};
+use quire_swap::{DeviceMemory, Direction, Submitted};
 use quire_sync::atomic::raw::Ordering;
 
 /// The site of reads and writes in fail plans.

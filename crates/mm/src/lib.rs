@@ -36,8 +36,9 @@
 //! ```
 //!
 //! See also: [`platform`] to port to a machine, [`space`] for the calls, [`swap`] and [`memcg`] for memory
-//! shortage, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts that tools read,
-//! [`abi`] for system calls by number. [`Techniques`] chooses between old and new strategies.
+//! shortage, [`file`] for files, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts
+//! that tools read, [`abi`] for system calls by number. [`Techniques`] chooses between old and new
+//! strategies.
 //!
 //! The feature `internals` is for the project's own tests and tools: the functions that it exposes trust
 //! their callers.
@@ -50,6 +51,7 @@
 //! - `memcg`: memory control groups.
 //! - `thp`: large folios.
 //! - `space`: address spaces.
+//! - `file`: files that are mapped, read and written.
 //! - `swap`: swap devices and background reclaim.
 //! - `abi`: Linux's memory calls as a program makes them: numbers in, a number out.
 //! - `techniques`: which techniques a machine runs with.
@@ -59,6 +61,7 @@
 #![no_std]
 
 pub mod abi;
+pub mod file;
 pub mod frame;
 #[cfg(feature = "internals")]
 #[doc(hidden)]

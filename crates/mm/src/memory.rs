@@ -10,14 +10,15 @@ pub use audit::{AuditSummary, InUse, Violation};
 use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
+use quire_file::{FileBacking, FileTotals, PageError};
 use quire_frame::{
     BootError, FailPoints, FolioCounter, Frame, FrameConfig, FramePcp, FrameTotals, Frames, Kind, VmEvent,
 };
 use quire_memcg::{Limit, MemcgError, MemcgId, Memcgs, WriteOutcome};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
-    Error, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Resident, Space,
-    SpaceId, Spaces, SpacesConfig, SwapOffError, for_each_resident,
+    Error, File, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Resident,
+    Space, SpaceId, Spaces, SpacesConfig, SwapOffError, for_each_resident,
 };
 use quire_swap::{DeviceId, Swap, SwapDevice, SwapOnError, SwapOnOptions, SwapTechnique};
 use quire_sync::SpinStatistics;
@@ -345,6 +346,21 @@ impl<P: Platform> Memory<P> {
     #[doc(hidden)]
     pub fn zone_locks(&self) -> impl Iterator<Item = SpinStatistics> + '_ {
         self.spaces.frames().reports().zone_locks()
+    }
+
+    /// A new file of `size` bytes, open, whose bytes `backing` has. It is dropped with the last handle and
+    /// mapping.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`] and [`PageError::NoMemory`]; the backing is dropped then.
+    pub fn create_file<B: FileBacking<P>>(&self, backing: B, size: u64) -> Result<File<'_, P>, PageError> {
+        File::create(&self.spaces, backing, size)
+    }
+
+    /// Pages of all files (`Cached`, `Dirty` and `Writeback` of `/proc/meminfo`).
+    pub fn file_totals(&self) -> FileTotals {
+        self.spaces.page_cache().files().totals()
     }
 
     /// A new, empty address space with the usual layout and limits. If memory is short some is reclaimed for

@@ -189,7 +189,8 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
                 mapped_whole += u64::from(whole > 0);
                 // The swap cache has one, and a device that reads without a waiter.
                 let has = |flag| u32::from(frame.word().flags().contains(flag));
-                let others = has(FrameFlags::SWAP_CACHE) + has(FrameFlags::UNATTENDED);
+                let cached = u32::from(folio.is_in_file_cache());
+                let others = has(FrameFlags::SWAP_CACHE) + has(FrameFlags::UNATTENDED) + cached;
                 if seen == 0 && others == 0 && !folio.may_be_pinned() {
                     report(SpaceViolation::Leaked { pfn, kind });
                 } else if (folio.unpinned_refs(), maps) != (u32::from(seen > 0) + others, seen) {

@@ -1,6 +1,7 @@
 //! Why a memory call failed, and Linux's error number for it.
 
 use core::fmt;
+use quire_file::FileError;
 use quire_frame::AllocError;
 
 /// A Linux error number.
@@ -13,6 +14,8 @@ impl Errno {
     pub const EPERM: Self = Self(1);
     /// No such file or directory.
     pub const ENOENT: Self = Self(2);
+    /// Input/output error.
+    pub const EIO: Self = Self(5);
     /// Bad file descriptor.
     pub const EBADF: Self = Self(9);
     /// Try again.
@@ -31,6 +34,8 @@ impl Errno {
     pub const ENODEV: Self = Self(19);
     /// Invalid argument.
     pub const EINVAL: Self = Self(22);
+    /// No space left on device.
+    pub const ENOSPC: Self = Self(28);
     /// Result too large.
     pub const ERANGE: Self = Self(34);
     /// Function not implemented.
@@ -39,6 +44,10 @@ impl Errno {
     pub const EOVERFLOW: Self = Self(75);
     /// Operation not supported.
     pub const EOPNOTSUPP: Self = Self(95);
+    /// Stale file handle.
+    pub const ESTALE: Self = Self(116);
+    /// Quota exceeded.
+    pub const EDQUOT: Self = Self(122);
 
     /// The symbolic name, or `None` for a number that is not used here.
     #[doc(hidden)]
@@ -46,6 +55,7 @@ impl Errno {
         Some(match self {
             Self::EPERM => "EPERM",
             Self::ENOENT => "ENOENT",
+            Self::EIO => "EIO",
             Self::EBADF => "EBADF",
             Self::EAGAIN => "EAGAIN",
             Self::ENOMEM => "ENOMEM",
@@ -55,10 +65,13 @@ impl Errno {
             Self::EEXIST => "EEXIST",
             Self::ENODEV => "ENODEV",
             Self::EINVAL => "EINVAL",
+            Self::ENOSPC => "ENOSPC",
             Self::ERANGE => "ERANGE",
             Self::ENOSYS => "ENOSYS",
             Self::EOVERFLOW => "EOVERFLOW",
             Self::EOPNOTSUPP => "EOPNOTSUPP",
+            Self::ESTALE => "ESTALE",
+            Self::EDQUOT => "EDQUOT",
             _ => return None,
         })
     }
@@ -134,6 +147,8 @@ pub enum Error {
     BadDescriptor,
     /// The file cannot be mapped like this.
     RefusedByFile(Errno),
+    /// The file could not be written.
+    File(FileError),
     /// The file does not support a flag that must be supported.
     NotSupportedByFile,
     /// The call or one of its forms is not implemented yet; see docs/differences.md.
@@ -172,6 +187,10 @@ impl Error {
             Self::Busy | Self::LockLimitAgain | Self::MapCountLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
             Self::BadDescriptor => Errno::EBADF,
             Self::RefusedByFile(errno) => errno,
+            Self::File(FileError::Io | FileError::Corrupt) => Errno::EIO,
+            Self::File(FileError::NoSpace) => Errno::ENOSPC,
+            Self::File(FileError::Quota) => Errno::EDQUOT,
+            Self::File(FileError::Stale) => Errno::ESTALE,
             Self::NotSupportedByFile => Errno::EOPNOTSUPP,
             Self::NotSupported => Errno::ENOSYS,
         }

@@ -12,6 +12,7 @@
 //! - `mmap_writer`: the only place where mappings change.
 //! - `mapping`: one mapping, as it is shown.
 //! - `caller`: the space that a call is made on.
+//! - `file`: files as an embedder holds them.
 //! - `calls`: Linux's calls, and faults.
 //! - `space`: the handle to a space, with a door for each call.
 //! - `swapoff`: swapping in everything from a device.
@@ -28,6 +29,7 @@ mod caller;
 mod calls;
 mod commit;
 mod error;
+mod file;
 mod khugepaged;
 mod mapping;
 mod mmap_writer;
@@ -44,6 +46,7 @@ pub use calls::remap_request::RemapFlags;
 pub use calls::sync::SyncFlags;
 pub use commit::{Commit, Overcommit};
 pub use error::{Errno, Error};
+pub use file::File;
 pub use khugepaged::{KhugepagedStep, khugepaged_step, khugepaged_totals};
 pub use mapping::Mapping;
 pub use quire_fault::{FaultError, Need};
@@ -60,7 +63,7 @@ pub use quire_vma::{
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
     AnonymousPlace, MappingFigures, MemcgChangeError, OOM_SCORE_ADJ_NEVER, PageState, Reap, ReclaimHandle,
-    Resident, Space, SpaceMappings, SpaceOom, SpacePrctl, finish_exits, for_each_resident,
+    Resident, Space, SpaceFiles, SpaceMappings, SpaceOom, SpacePrctl, finish_exits, for_each_resident,
     without_population,
 };
 pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Reclaiming, Spaces, SpacesConfig, Victims};

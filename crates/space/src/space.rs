@@ -2,6 +2,7 @@
 
 mod all;
 mod calls;
+mod files;
 mod fork;
 mod mappings;
 mod memcg;
@@ -11,6 +12,7 @@ mod reclaim_handle;
 
 pub(crate) use all::for_each_space;
 pub use all::{Resident, for_each_resident};
+pub use files::SpaceFiles;
 pub use mappings::{AnonymousPlace, MappingFigures, PageState, SpaceMappings};
 pub use memcg::MemcgChangeError;
 pub use oom::{OOM_SCORE_ADJ_NEVER, Reap, SpaceOom};
@@ -191,6 +193,11 @@ impl<'m, P: Platform> Space<'m, P> {
         SpacePrctl::new(self)
     }
 
+    /// Its program as the one that reads and writes files.
+    pub fn files(&self) -> SpaceFiles<'_, P> {
+        SpaceFiles::new(self)
+    }
+
     /// The usage of the space at this moment.
     pub fn figures(&self) -> SpaceFigures {
         self.core().figures()
@@ -246,6 +253,7 @@ impl<P: Platform> Drop for Space<'_, P> {
         if unsafe { self.core().let_go() } {
             // SAFETY: the last handle.
             unsafe { exit(self.spaces, self.core) };
+            self.spaces.close_unused_files();
         }
     }
 }

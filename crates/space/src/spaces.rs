@@ -1,6 +1,7 @@
 //! All address spaces of one machine, and what they share.
 
 mod asid_pool;
+mod held_opening;
 mod list;
 mod oom_turns;
 mod reclaim;
@@ -10,6 +11,7 @@ mod shortage;
 mod victims;
 mod vma_store;
 
+pub(crate) use held_opening::HeldOpening;
 pub use reclaim::{NoReclaim, OomOutcome, Reclaim};
 pub use reclaims::Reclaiming;
 pub(crate) use reclaims::SeenReclaims;
@@ -28,7 +30,7 @@ use core::slice;
 use list::SpaceList;
 use oom_turns::OomTurns;
 use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_file::Opening;
+use quire_file::{Files, PageCache};
 use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_pagetable::{
@@ -83,6 +85,7 @@ pub struct Spaces<P: Platform> {
     nodes: SlabCache<MaybeUninit<Node<Vma>>, P>,
     cores: SlabCache<SpaceCore, P>,
     rmap: RmapState<P>,
+    files: Files<P, Vma>,
     thp: ThpState<P>,
     list: SpinLock<SpaceList, P>,
     khugepaged: SpinLock<Scan, P>,
@@ -117,6 +120,7 @@ impl<P: Platform> Spaces<P> {
         let nodes = SlabCache::new(frames, &pin, "range_node")?;
         let cores = SlabCache::new(frames, &pin, "mm_struct")?;
         let rmap = RmapState::new(memory, &pin)?;
+        let files = Files::new(frames)?;
         let tags = frames.allocate(&pin, AllocRequest::new(Order::ZERO, FailSite::new("spaces")).zeroed())?;
         let current = CurrentSpaces::new(memory, &pin)?;
         drop(pin);
@@ -129,6 +133,7 @@ impl<P: Platform> Spaces<P> {
             nodes,
             cores,
             rmap,
+            files,
             thp: ThpState::new(huge),
             list: SpinLock::new(LockClass::Spaces, SpaceList::new(asids)),
             khugepaged: SpinLock::new(LockClass::Khugepaged, Scan::default()),
@@ -156,6 +161,13 @@ impl<P: Platform> Spaces<P> {
     #[inline]
     pub fn rmap(&self) -> Rmap<'_, P> {
         Rmap::new(&self.memory, &self.rmap)
+    }
+
+    /// The page cache.
+    #[inline]
+    pub fn page_cache(&self) -> PageCache<'_, P, Vma> {
+        // SAFETY: the files were made on this machine.
+        unsafe { PageCache::new(&self.files, self.memcgs()) }
     }
 
     /// The large folios.
@@ -258,13 +270,16 @@ impl<P: Platform> Spaces<P> {
         self.thp.controls()
     }
 
-    /// Calls `close` with each open file that has lost its last holder, to a mapping that went. It is the
-    /// callee's, to be closed. The caller holds no lock and is not pinned.
-    #[doc(hidden)]
-    pub fn close_openings(&self, close: impl FnMut(NonNull<Opening<Vma>>)) {
+    /// Closes the open files that have lost their last holders, mappings that went. The caller holds no lock
+    /// and is not pinned; may sleep.
+    #[inline]
+    pub(crate) fn close_unused_files(&self) {
         let closing = self.rmap().closing();
         if !closing.is_empty() {
-            closing.take().for_each(close);
+            for opening in closing.take() {
+                // SAFETY: VMAs name openings of this machine's files only, and these have no holder any more.
+                unsafe { self.page_cache().close(opening) };
+            }
         }
     }
 

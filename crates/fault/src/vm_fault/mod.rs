@@ -20,6 +20,8 @@ pub struct VmFault<'f, P: Platform> {
     pub addr: VirtAddr,
     /// The access.
     pub access: Access,
+    /// Whether an attempt was made before: then only the page itself is mapped.
+    pub repeated: bool,
     /// What was swapped in for it.
     pub swapped: Option<&'f SwappedIn<'f, P>>,
     /// How far the mapping's swap-ins reach.
@@ -48,6 +50,8 @@ impl<P: Platform> VmFault<'_, P> {
     #[inline]
     pub(crate) fn needs_folio(&self, entry: Entry) -> bool {
         match entry {
+            // What maps an open file gets pages of its cache, or copies of them.
+            Entry::None if self.vma.backing.is_opened() => false,
             Entry::None => self.is_write() || !self.vma.backing.is_anonymous(),
             Entry::Leaf(leaf) => self.is_write() && leaf.flags.contains(LeafFlags::SPECIAL),
             _ => false,

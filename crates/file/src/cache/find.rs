@@ -1,113 +1,18 @@
-//! Finding cached folios.
+//! Finding cached folios, and taking them out.
 
 use super::PageCache;
 use crate::backing::FileError;
-use crate::cached_file::{CachedFile, Turn};
+use crate::cached_file::{CachedFile, Is, Turn};
 use crate::entry::Entry;
 use crate::file_core::Mapping;
 use crate::index::PageIndex;
 use crate::locked_folio::LockedFolio;
 use crate::store::Tag;
-use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{FolioGuard, FrameFlags, OwnerWord};
+use quire_frame::{FrameFlags, OwnerWord};
 use quire_sync::atomic::raw::Ordering;
 
-/// What was found without waiting.
-#[must_use = "a folio that was found is locked"]
-pub enum Lookup<'m, P: Platform> {
-    /// The folio.
-    Folio(LockedFolio<'m, P>),
-    /// Another thread has locked it: it reads it, writes it, or removes it.
-    Busy,
-    /// The page is not cached.
-    Nothing,
-    /// The file ends before it.
-    PastEnd,
-}
-
-impl<P: Platform> fmt::Debug for Lookup<'_, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Folio(folio) => f.debug_tuple("Folio").field(folio).finish(),
-            Self::Busy => f.write_str("Busy"),
-            Self::Nothing => f.write_str("Nothing"),
-            Self::PastEnd => f.write_str("PastEnd"),
-        }
-    }
-}
-
-/// What a folio is that was found and then locked.
-enum Is<'m, P: Platform> {
-    /// What was looked for.
-    Wanted(LockedFolio<'m, P>),
-    /// It could not be read, and has left the cache.
-    Failed,
-    /// It has left the cache.
-    Gone,
-}
-
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// The folio of page `index`, locked, if that is possible at once. For a fault: it may map what it gets,
-    /// as a thread that removes the page, or makes the file smaller, waits for the lock.
-    pub fn find(self, file: &CachedFile<P>, index: PageIndex) -> Lookup<'m, P> {
-        loop {
-            let Some(head) = self.get(file, index) else {
-                return if file.ends_before(index) { Lookup::PastEnd } else { Lookup::Nothing };
-            };
-            let Some(guard) = self.frames().folios().try_lock_folio(head) else {
-                self.memcgs.folios().release_folio(head);
-                return Lookup::Busy;
-            };
-            match self.recheck(file, index, head, guard) {
-                // Only now: the size is stored before folios are removed.
-                Is::Wanted(_) if file.ends_before(index) => return Lookup::PastEnd,
-                Is::Wanted(folio) => return Lookup::Folio(folio),
-                Is::Failed => return Lookup::Nothing,
-                Is::Gone => {}
-            }
-        }
-    }
-
-    /// A reference to the folio of page `index`.
-    fn get(self, file: &CachedFile<P>, index: PageIndex) -> Option<Pfn> {
-        let pin = self.platform().pin();
-        let section = self.frames().epoch().enter(&pin);
-        let mut attempt = 0;
-        loop {
-            // SAFETY: nodes are retired through the epoch of this machine's frames, and the file lives while
-            // the caller has it.
-            let found = unsafe { file.store.find(index, &section) }?;
-            let Entry::Folio(head) = found.stored().entry else { return None };
-            if self.frames().known(head).try_get_folio() {
-                if found.is_current() {
-                    return Some(head);
-                }
-                self.memcgs.folios().release_folio(head);
-            }
-            P::relax(attempt);
-            attempt = attempt.saturating_add(1);
-        }
-    }
-
-    /// What the folio at `head` is, of which the caller has the lock and a reference.
-    fn recheck(
-        self,
-        file: &CachedFile<P>,
-        index: PageIndex,
-        head: Pfn,
-        guard: FolioGuard<'m, P>,
-    ) -> Is<'m, P> {
-        let folio = LockedFolio::new(self.memcgs, head, guard);
-        if file.has(folio.frame(), index) {
-            Is::Wanted(folio)
-        } else if folio.frame().word().flags().contains(FrameFlags::READ_FAILED) {
-            Is::Failed
-        } else {
-            Is::Gone
-        }
-    }
-
     /// The folio of page `index`, locked, if the page is cached. Sleeps for the lock.
     ///
     /// # Errors
@@ -119,12 +24,12 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         index: PageIndex,
     ) -> Result<Option<LockedFolio<'m, P>>, FileError> {
         loop {
-            let Some(head) = self.get(file, index) else { return Ok(None) };
+            let Some(head) = file.get(self.memcgs, index) else { return Ok(None) };
             let Some(guard) = self.frames().folios().lock_folio(head) else {
                 debug_assert!(false, "no folio at {head:?}, to which there is a reference");
                 return Ok(None);
             };
-            match self.recheck(file, index, head, guard) {
+            match file.recheck(index, LockedFolio::new(self.memcgs, head, guard)) {
                 Is::Wanted(folio) => return Ok(Some(folio)),
                 Is::Failed => return Err(FileError::Io),
                 Is::Gone => {}
@@ -147,7 +52,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             self.memcgs.folios().release_folio(head);
             return None;
         };
-        match self.recheck(file, index, head, guard) {
+        match file.recheck(index, LockedFolio::new(self.memcgs, head, guard)) {
             Is::Wanted(folio) => Some(folio),
             Is::Failed | Is::Gone => None,
         }

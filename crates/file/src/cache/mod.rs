@@ -11,7 +11,6 @@ mod truncate;
 mod writeback;
 
 pub use calls::Transfer;
-pub use find::Lookup;
 pub use handle::FileHandle;
 pub use obtain::PagedIn;
 pub use writeback::Wait;

@@ -12,7 +12,7 @@ use crate::slabs::NodesOn;
 use crate::source::{Needs, Reserve};
 use crate::store::InsertError;
 use core::fmt;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, FolioGuard, FrameFlags, Kind, Migratetype, OwnerWord};
 use quire_memcg::{Membership, Memcgs};
 use quire_sync::atomic::raw::Ordering;
@@ -113,6 +113,31 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             folio,
             was_read: came == Came::Read,
         })
+    }
+
+    /// As [`page_in`](Self::page_in), for a program that is about to write to the page by a mapping: it is
+    /// marked dirty.
+    ///
+    /// # Errors
+    ///
+    /// Also what the backing says to the page becoming dirty.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn page_in_to_write(
+        self,
+        file: &CachedFile<P>,
+        index: PageIndex,
+        program: &Membership,
+    ) -> Result<PagedIn<'m, P>, PageError> {
+        let start = index.get() << PAGE_SHIFT;
+        let end = file.size().min(start + PAGE_SIZE);
+        if start >= end {
+            return Err(PageError::PastEnd);
+        }
+        file.prepare_write(start..end)?;
+        let paged_in = self.page_in(file, index, program)?;
+        self.wait_stable(file, &paged_in.folio);
+        file.mark_dirty(self.frames(), paged_in.folio.head());
+        Ok(paged_in)
     }
 
     /// Calls `work` with the folio of page `index`, while Invalidate is held shared.

@@ -116,10 +116,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
     }
 
-    /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`). Pages that are all in the hole leave the cache,
-    /// and programs lose their copies; where the hole begins or ends within a page that is written as zeros.
-    /// The caller keeps other calls away that write to the file or change its size, and frees what is stored
-    /// of whole pages afterwards. May sleep. `program` pays.
+    /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`). Pages that are all in the hole leave the cache;
+    /// copies that programs have made stay. Where the hole begins or ends within a page that is written as
+    /// zeros. The caller keeps other calls away that write to the file or change its size, and frees what is
+    /// stored of whole pages afterwards. May sleep. `program` pays.
     ///
     /// # Errors
     ///
@@ -149,7 +149,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         let _alone = file.invalidate.write(self.platform());
         if !whole.is_empty() {
-            users.unmap(file, whole, true);
+            users.unmap(file, whole, false);
         }
         for Edge { index, head, bytes, .. } in &edges {
             let kept = self.frames().known(*head).get(1);
@@ -162,7 +162,6 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         if !whole.is_empty() {
             self.remove_range(file, whole, users);
-            users.unmap(file, whole, true);
         }
         Ok(())
     }
@@ -181,7 +180,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 let mut attempt = 0;
                 while folio.frame().as_folio().maps() != 0 {
                     // A fault was faster, or a mapping is in transit: that needs nothing that is held here.
-                    users.unmap(file, stored.range(), true);
+                    users.unmap(file, stored.range(), false);
                     P::relax(attempt);
                     attempt = attempt.saturating_add(1);
                 }

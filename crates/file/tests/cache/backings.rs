@@ -2,8 +2,8 @@
 
 use crate::machine::Machine;
 use quire_arch::{PAGE_SIZE, PfnRange, Platform};
-use quire_file::{FileBacking, FileError, FileIo, IoLimits, IoToken, Submitted, Transferred};
-use quire_swap::{DeviceMemory, Direction};
+use quire_file::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
+use quire_swap::{DeviceMemory, Direction, Submitted};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +13,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(crate) struct Plain(pub(crate) Mutex<Vec<u8>>);
 
 impl FileBacking<Machine> for Plain {
-    unsafe fn submit(&self, memory: DeviceMemory<'_, Machine>, io: &FileIo<'_>) -> Submitted<Transferred> {
+    unsafe fn submit(
+        &self,
+        memory: DeviceMemory<'_, Machine>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
         let mut bytes = self.0.lock().unwrap();
         let end = (io.offset + io.bytes) as usize;
         let len = bytes.len().max(end);
@@ -152,7 +156,11 @@ impl Drop for Immediate {
 }
 
 impl FileBacking<Machine> for Immediate {
-    unsafe fn submit(&self, memory: DeviceMemory<'_, Machine>, io: &FileIo<'_>) -> Submitted<Transferred> {
+    unsafe fn submit(
+        &self,
+        memory: DeviceMemory<'_, Machine>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
         Submitted::Done(self.0.transfer(memory, io.direction, io.offset..io.offset + io.bytes, io.frames))
     }
 
@@ -186,7 +194,11 @@ pub(crate) struct Queued {
 }
 
 impl FileBacking<Machine> for Queued {
-    unsafe fn submit(&self, _memory: DeviceMemory<'_, Machine>, io: &FileIo<'_>) -> Submitted<Transferred> {
+    unsafe fn submit(
+        &self,
+        _memory: DeviceMemory<'_, Machine>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
         let mut queue = self.queue.lock().unwrap();
         if queue.len() >= self.depth {
             return Submitted::QueueFull;
@@ -235,7 +247,11 @@ pub(crate) struct Liar {
 }
 
 impl FileBacking<Machine> for Liar {
-    unsafe fn submit(&self, memory: DeviceMemory<'_, Machine>, io: &FileIo<'_>) -> Submitted<Transferred> {
+    unsafe fn submit(
+        &self,
+        memory: DeviceMemory<'_, Machine>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
         if self.refusals.fetch_add(1, Ordering::Relaxed).is_multiple_of(3) {
             return Submitted::QueueFull;
         }
@@ -265,7 +281,11 @@ pub(crate) struct Gate {
 }
 
 impl FileBacking<Machine> for Arc<Gate> {
-    unsafe fn submit(&self, _memory: DeviceMemory<'_, Machine>, io: &FileIo<'_>) -> Submitted<Transferred> {
+    unsafe fn submit(
+        &self,
+        _memory: DeviceMemory<'_, Machine>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
         *self.asked_for.lock().unwrap() = Some(io.frames[0].start());
         while !self.is_open.load(Ordering::Relaxed) {
             std::thread::yield_now();

@@ -45,7 +45,7 @@ fn a_folio_is_removed_when_no_entry_maps_it() {
     // Before, for each mapping that is left, and after.
     assert_eq!(users.unmaps.get(), 4);
     assert_eq!(fixture.frames_in_use(), 0);
-    assert!(matches!(fixture.cache().find(file.file(), at(1)), Lookup::PastEnd));
+    assert!(matches!(file.file().find(&fixture.memcgs, at(1)), Lookup::PastEnd));
 }
 
 #[test]

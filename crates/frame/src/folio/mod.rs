@@ -106,6 +106,13 @@ impl<'m> Folio<'m> {
         self.frame.kind()
     }
 
+    /// Whether it is a page of the cache of a file, which a thread that looks it up there may map.
+    #[inline]
+    pub fn is_in_file_cache(&self) -> bool {
+        let word = self.frame.word();
+        word.kind() == Kind::File && word.flags().contains(FrameFlags::SHARED_BY_NAME)
+    }
+
     /// Whether it may be pinned for device access: it has so many references that some are probably pins
     /// ([`FrameFolios::pin_folio`](crate::FrameFolios::pin_folio)).
     #[inline]

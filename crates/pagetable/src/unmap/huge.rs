@@ -88,7 +88,7 @@ impl<P: Platform> Unmapper<'_, P> {
         let pages = Tables::<P>::huge_pages();
         let folio = tables.memory().frames().folios().lock_head(leaf.pfn);
         locked.take(slot.index);
-        if what == Zap::LockedContents {
+        if what.munlocks() {
             tables.memory().memcgs().folios().munlock(pin, &folio);
         }
         let whole = folio.maps() == pages;

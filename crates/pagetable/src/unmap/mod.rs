@@ -39,8 +39,24 @@ pub enum Zap {
     Contents,
     /// The same for an mlocked mapping: its pages are munlocked.
     LockedContents,
+    /// A file loses pages. Only theirs go, and with `copies` those that programs have made of them, which are
+    /// munlocked if the mapping is mlocked (`locked`). The mapping stays. The caller keeps the pages of the
+    /// file in its cache until this is flushed, so they do not count as mapped until then.
+    Cached {
+        /// Whether copies go, too.
+        copies: bool,
+        /// Whether the mapping is mlocked.
+        locked: bool,
+    },
     /// The mapping is gone: no fault can come.
     Mapping,
+}
+
+impl Zap {
+    /// Whether private pages that go are munlocked.
+    fn munlocks(self) -> bool {
+        matches!(self, Self::LockedContents | Self::Cached { locked: true, .. })
+    }
 }
 
 /// Takes pages and tables out of the page tables of one space, into a gather of its own.

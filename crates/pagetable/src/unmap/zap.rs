@@ -8,6 +8,7 @@ use crate::walk::{WalkEntry, WalkStep, Walker};
 use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+use quire_frame::{Kind, MapsLeft};
 
 impl<P: Platform> Unmapper<'_, P> {
     /// Empties every entry in `range`. Nothing is allocated and nothing fails. Tables stay
@@ -77,7 +78,7 @@ impl<P: Platform> Unmapper<'_, P> {
         let mut index = first;
         while index < end && !locked.is_empty() && !self.gather.is_full() {
             let raw = locked.entries[index].load(Ordering::Relaxed);
-            if raw == 0 {
+            if raw == 0 || matches!(what, Zap::Cached { copies: false, .. }) && !self.maps_cached(raw) {
                 index += 1;
                 continue;
             }
@@ -107,6 +108,18 @@ impl<P: Platform> Unmapper<'_, P> {
         if index < end && !locked.is_empty() { addr(index) } else { part.end() }
     }
 
+    /// Whether the entry `raw` maps a page of a file's cache.
+    #[cold]
+    fn maps_cached(&self, raw: u64) -> bool {
+        let frames = self.gather.tables.memory().frames();
+        match P::Paging::decode(raw, Level::PTE) {
+            Entry::Leaf(leaf) => {
+                !leaf.flags.contains(LeafFlags::SPECIAL) && frames.folio(leaf.pfn).is_in_file_cache()
+            }
+            _ => false,
+        }
+    }
+
     /// Empties the run that starts with the leaf `raw` at `index`, and returns its length.
     #[inline]
     fn zap_run(
@@ -126,8 +139,17 @@ impl<P: Platform> Unmapper<'_, P> {
         let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
         let pages = tables.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);
-        if what == Zap::LockedContents {
+        if what.munlocks() {
             tables.memory().memcgs().folios().munlock(&tables.pin(), &folio);
+        }
+        if matches!(what, Zap::Cached { .. }) && folio.folio().is_in_file_cache() {
+            gone.add(Kind::File, pages as u64);
+            if folio.remove_maps(pages as u32) == MapsLeft::None {
+                // The mappings' reference. The cache has one, too.
+                let last = folio.folio().frame().put(1);
+                debug_assert!(!last, "the cache has lost {pfn:?} before it was unmapped");
+            }
+            return pages;
         }
         // What may be mapped by others until the flush is counted after it.
         let whole = folio.maps() == pages as u32 && !folio.may_be_mapped_by_name();

@@ -401,8 +401,10 @@ fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
     let reading = VmFlags::SEQ_READ | VmFlags::RAND_READ;
     let refuse_if =
         |refused: bool, effect: Effect| if refused { Err(Error::WrongMapping) } else { Ok(effect) };
-    // Shared memory outlives the advice, and so far it exists only in the tables.
-    let drop = if flags.contains(VmFlags::SHARED) { Effect::None } else { Effect::Drop };
+    // Shared memory outlives the advice, and so far it exists only in the tables. Pages of a file are in its
+    // cache.
+    let is_kept = flags.contains(VmFlags::SHARED) && !vma.backing.is_opened();
+    let drop = if is_kept { Effect::None } else { Effect::Drop };
     match advice {
         Advice::Normal => Ok(Effect::Flags(flags - reading)),
         Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),

@@ -7,9 +7,9 @@
 use crate::caller::Caller;
 use crate::calls::stack::grow_stack;
 use crate::error::Error;
-use crate::spaces::{Attempts, Spaces};
+use crate::spaces::{Attempts, HeldOpening, Spaces};
 use quire_arch::{Access, Platform, VirtAddr};
-use quire_fault::{FaultError, Faults, Refusal};
+use quire_fault::{FaultError, Faults, FilePage, Refusal};
 use quire_vma::{SpaceCore, Vma};
 
 #[inline]
@@ -49,7 +49,10 @@ fn fault_again<P: Platform>(
             drop(attempts.swapped.take());
             caller.faults().read_ahead(addr, wanted.entry);
         }
-        caller.spaces.direct_reclaim().resolve_refusal(caller.core, refusal, &mut attempts)?;
+        match refusal {
+            Refusal::File(page) => bring_page(caller, addr, page)?,
+            _ => caller.spaces.direct_reclaim().resolve_refusal(caller.core, refusal, &mut attempts)?,
+        }
         if let (Refusal::Swapped(_), Some(came)) = (refusal, &attempts.swapped) {
             caller.faults().note_read_ahead(addr, came.head());
         }
@@ -66,13 +69,29 @@ fn fault_again<P: Platform>(
     }
 }
 
+/// Brings the page of a file that an attempt at a fault lacked into the cache, if the file is mapped there
+/// still.
+fn bring_page<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr, page: FilePage) -> Result<(), FaultError> {
+    let spaces = caller.spaces;
+    let held = {
+        let mappings = caller.core.read_mappings(spaces.platform());
+        let backing = mappings.find(addr).map(Vma::backing);
+        // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+        backing
+            .and_then(|backing| unsafe { backing.opening() })
+            .map(|opening| HeldOpening::new(spaces, opening))
+    };
+    // Nothing is locked while the page is read.
+    held.map_or(Ok(()), |held| spaces.direct_reclaim().bring_page(caller.core, held.opening(), page))
+}
+
 #[inline]
 fn fault_once<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr, access: Access) -> Result<(), Refusal> {
     match caller.faults().attempt(addr, access, 1, None) {
         Some(result) => result,
         None => fault_locked(caller, addr, |vma| {
             // SAFETY: `fault_locked` passes a mapping of the space, and holds the mmap lock meanwhile.
-            unsafe { caller.faults().attempt_in(vma, addr, access, None) }
+            unsafe { caller.faults().attempt_in(vma, addr, access, (false, None)) }
         }),
     }
 }
@@ -87,11 +106,20 @@ pub(crate) fn resolve_locked<P: Platform>(
 ) -> Result<(), FaultError> {
     let faults = Faults::new(spaces.thp(), core);
     let mut attempts = Attempts::new();
+    let mut repeated = false;
     loop {
         // SAFETY: the callers of this function have found the VMA under the mmap lock, which they hold.
-        match unsafe { faults.attempt_in(vma, addr, access, attempts.swapped.as_ref()) } {
+        let attempt = unsafe { faults.attempt_in(vma, addr, access, (repeated, attempts.swapped.as_ref())) };
+        repeated = true;
+        match attempt {
             Ok(()) => return Ok(()),
             Err(_) if core.is_killed() => return Err(FaultError::Killed),
+            Err(Refusal::File(page)) => {
+                // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+                if let Some(opening) = unsafe { vma.backing().opening() } {
+                    spaces.direct_reclaim().bring_page(core, opening, page)?;
+                }
+            }
             Err(refusal) => spaces.direct_reclaim().resolve_refusal(core, refusal, &mut attempts)?,
         }
     }

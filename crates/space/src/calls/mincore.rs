@@ -3,8 +3,11 @@
 use super::page_range;
 use crate::caller::Caller;
 use crate::error::Error;
+use core::ptr::NonNull;
 use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_file::{OpenFile, PageIndex};
 use quire_pagetable::Walker;
+use quire_vma::Vma;
 
 /// Pages that are looked at at once.
 const CHUNK: u64 = 1024;
@@ -44,9 +47,19 @@ pub(crate) fn mincore_of_mapping<P: Platform>(
     let vma = mappings.find(addr).ok_or(Error::NotMapped)?;
     let wanted = addr.0.saturating_add(pages.saturating_mul(1 << PAGE_SHIFT));
     let part = VirtRange::new(addr, vma.range().end().min(VirtAddr(wanted)));
+    let snapshot = vma.snapshot();
+    // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+    let opening = unsafe { snapshot.backing.opening() };
+    // SAFETY: VMAs name openings of this machine's files only.
+    let file = opening.map(|opening| unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file());
     Walker::new(&caller.tables()).look_present(part, |run, present| {
-        for _ in 0..run.pages() {
-            tell(present);
+        for page in 0..run.pages() {
+            let cached = || {
+                let addr = VirtAddr(run.start().0 + (page << PAGE_SHIFT));
+                let index = PageIndex::new(snapshot.page_offset_at(addr));
+                file.zip(index).is_some_and(|(file, index)| file.has_page(caller.spaces.memcgs(), index))
+            };
+            tell(present || cached());
         }
     });
     Ok(())

@@ -10,12 +10,14 @@ use crate::spaces::{Attempts, Spaces};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_fault::{FaultError, Refusal, copy_on_write, hold_page, is_own, must_copy};
+use quire_file::CachedFile;
 use quire_frame::{AllocError, FrameChain, FrameFlags};
 use quire_pagetable::{FlushCause, Found, HugeLeaves, HugeSlot, Tables, page_of};
 use quire_vma::{VmFlags, Vma, VmaSnapshot};
 
 /// A page of a space that a device may read and write until this is dropped. It stays in place, and the
-/// program sees the device's writes until it unmaps the page. After a `fork` the child has a copy.
+/// program sees the device's writes until it unmaps the page. After a `fork` the child has a copy, but of a
+/// page of a file. To drop a pin for writing of one of those may sleep.
 #[must_use = "the pin ends when this is dropped"]
 pub struct PinnedPage<'m, P: Platform> {
     spaces: &'m Spaces<P>,
@@ -36,6 +38,21 @@ impl<'m, P: Platform> PinnedPage<'m, P> {
         self.pfn
     }
 
+    /// Marks the page dirty. One of a file's cache is marked there, too, which takes the folio lock.
+    fn mark_written(&self) {
+        let frames = self.spaces.frames();
+        let folio = frames.folio(self.pfn);
+        if !folio.is_in_file_cache() {
+            folio.frame().set_flags(FrameFlags::DIRTY);
+            return;
+        }
+        let Some(_locked) = frames.folios().lock_folio(folio.head()) else { return };
+        // SAFETY: the folio is locked. Truncation may have taken it out of the cache: then no file is found.
+        if let Some(file) = unsafe { CachedFile::<P>::of_folio(frames, folio.head()) } {
+            file.mark_dirty(frames, folio.head());
+        }
+    }
+
     /// Ends a pin. The folio enters `chain` if this was the last reference.
     pub(super) fn unpin(spaces: &Spaces<P>, chain: &mut FrameChain, pfn: Pfn) {
         let (head, order) = spaces.frames().folios().unpin_folio(pfn);
@@ -51,7 +68,7 @@ impl<P: Platform> Drop for PinnedPage<'_, P> {
         if self.writes {
             // No entry says what the device wrote. Before the pin ends: reclaim, which finds no pin then,
             // finds the mark.
-            self.spaces.frames().folio(self.pfn).frame().set_flags(FrameFlags::DIRTY);
+            self.mark_written();
         }
         let pin = self.spaces.platform().pin();
         let mut chain = FrameChain::new();

@@ -131,7 +131,7 @@ pub(crate) fn populate_part<P: Platform>(
     while let Some(addr) = Walker::new(&tables).first_missing(VirtRange::new(from, part.end()), access) {
         resolve_locked(spaces, core, vma, addr, access).map_err(|error| match error {
             // The mapping is there, so this is a guard page.
-            FaultError::NotMapped | FaultError::Bus => PopulateError::Bad,
+            FaultError::NotMapped | FaultError::Bus | FaultError::PastEnd => PopulateError::Bad,
             FaultError::AccessDenied => PopulateError::NotAllowed,
             FaultError::Killed => PopulateError::OutOfMemory(AllocError::OutOfMemory),
             FaultError::OutOfMemory(error) => PopulateError::OutOfMemory(error),

@@ -3,9 +3,10 @@
 use super::page_range;
 use crate::caller::Caller;
 use crate::error::Error;
+use crate::spaces::HeldOpening;
 use bitflags::bitflags;
 use quire_arch::addr::page_align_up;
-use quire_arch::{Platform, VirtAddr, VirtRange};
+use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
 use quire_vma::VmFlags;
 
 bitflags! {
@@ -34,7 +35,7 @@ pub(crate) fn msync<P: Platform>(
     let len = page_align_up(len).unwrap_or(0);
     let Some(range) = page_range(addr, len, Error::OutOfRange)? else { return Ok(()) };
     let core = caller.core;
-    let mappings = core.read_mappings(caller.spaces.platform());
+    let mut mappings = core.read_mappings(caller.spaces.platform());
     let mut at = range.start();
     let mut hole = false;
     while at < range.end() {
@@ -50,7 +51,23 @@ pub(crate) fn msync<P: Platform>(
         if flags.contains(SyncFlags::INVALIDATE) && locked {
             return Err(Error::Locked);
         }
-        at = VirtRange::new(at, vma.range().end()).end();
+        let part = vma.range().intersect(VirtRange::new(at, range.end()));
+        at = part.end();
+        let snapshot = vma.snapshot();
+        // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+        let opening = unsafe { snapshot.backing.opening() };
+        if let Some(opening) =
+            opening.filter(|_| flags.contains(SyncFlags::SYNC) && snapshot.notices_writes())
+        {
+            let held = HeldOpening::new(caller.spaces, opening);
+            // As in Linux, nothing is locked while the file is written, and the mapping may go meanwhile.
+            drop(mappings);
+            let start = snapshot.page_offset_at(part.start()) << PAGE_SHIFT;
+            let synced = held.sync(start..start.saturating_add(part.len()));
+            drop(held);
+            synced.map_err(Error::File)?;
+            mappings = core.read_mappings(caller.spaces.platform());
+        }
     }
     if hole { Err(Error::NotMapped) } else { Ok(()) }
 }

@@ -2,6 +2,7 @@
 
 use crate::caller::Caller;
 use crate::error::Error;
+use crate::spaces::HeldOpening;
 use core::ops::ControlFlow;
 use quire_arch::{Order, Platform, VirtRange};
 use quire_fault::{Ahead, SwapIn};
@@ -24,6 +25,16 @@ pub(crate) fn will_need<P: Platform>(caller: Caller<'_, P>, range: VirtRange) ->
         hole |= vma.range().start() > at;
         let part = vma.range().intersect(VirtRange::new(at, range.end()));
         at = part.end();
+        let snapshot = vma.snapshot();
+        // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+        if let Some(opening) = unsafe { snapshot.backing.opening() } {
+            let held = HeldOpening::new(caller.spaces, opening);
+            let first = snapshot.page_offset_at(part.start());
+            // As in Linux, nothing is locked while the file is read.
+            drop(mappings);
+            held.read_ahead(caller.core, first..first.saturating_add(part.pages()));
+            continue;
+        }
         room = room && read_swapped(caller, vma, part).is_continue();
     }
     if hole { Err(Error::NotMapped) } else { Ok(()) }

@@ -17,18 +17,19 @@ use crate::calls::unmap::munmap;
 
 use crate::calls::advise::Advice;
 use crate::calls::lock::LockAll;
-use crate::calls::map_request::MapRequest;
+use crate::calls::map_request::{MapRequest, MappedFile};
 use crate::calls::pin::PinnedPage;
 use crate::calls::remap_request::RemapFlags;
 use crate::calls::sync::SyncFlags;
 use crate::error::Error;
+use crate::file::File;
 use crate::mapping::Mapping;
+use crate::spaces::Spaces;
 use quire_arch::{Access, Order, Platform, VirtAddr};
 use quire_fault::FaultError;
-use quire_file::Opening;
 use quire_frame::SplitError;
 use quire_sync::atomic::Ordering;
-use quire_vma::{Protection, VmFlags, Vma};
+use quire_vma::{Protection, VmFlags};
 
 impl<'m, P: Platform> Space<'m, P> {
     /// Gives advice on the pages that `len` bytes from `addr` touch.
@@ -43,7 +44,7 @@ impl<'m, P: Platform> Space<'m, P> {
     /// Moves the program break to `wanted` and returns where it is afterwards: at the old address where Linux
     /// refuses.
     pub fn brk(&self, wanted: VirtAddr) -> VirtAddr {
-        brk(self.caller(), wanted)
+        finished(self.spaces, brk(self.caller(), wanted))
     }
 
     /// Makes the access `access` to `addr` possible, or says why it is not allowed. Called by a CPU whose MMU
@@ -108,29 +109,23 @@ impl<'m, P: Platform> Space<'m, P> {
     /// As Linux's `mmap`, and [`Error::BadFlags`] for a FIXED flag without an address; nothing is changed
     /// then.
     pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
-        mmap(self.caller(), request, None)
+        finished(self.spaces, mmap(self.caller(), request, None))
     }
 
-    /// Maps an open file: all but the number of the request's file says how. Each mapping becomes a holder of
-    /// `opening`, and the one that lets it go last leaves it to [`Spaces::close_openings`].
+    /// Maps an open file, as the request says: of its own file the number is ignored, and without one it is
+    /// file [`MappedFile::new`] from its first page on. The mapping keeps the file open.
     ///
     /// # Errors
     ///
-    /// As for [`mmap`](Self::mmap).
-    ///
-    /// # Safety
-    ///
-    /// The caller holds the opening, which is one of a file of this machine. It is closed after
-    /// the last holder has let it go.
-    ///
-    /// [`Spaces::close_openings`]: crate::Spaces::close_openings
-    #[doc(hidden)]
-    pub unsafe fn mmap_opened(
-        &self,
-        request: &MapRequest,
-        opening: &Opening<Vma>,
-    ) -> Result<VirtAddr, Error> {
-        mmap(self.caller(), request, Some(opening))
+    /// As for [`mmap`](Self::mmap), and [`Error::BadDescriptor`] for a file of another machine.
+    pub fn mmap_file(&self, request: &MapRequest, file: &File<'_, P>) -> Result<VirtAddr, Error> {
+        if !file.is_of(self.spaces) {
+            return Err(Error::BadDescriptor);
+        }
+        let request = MapRequest { file: Some(request.file.unwrap_or(MappedFile::new(0, 0))), ..*request };
+        // SAFETY: the handle holds the opening meanwhile.
+        let opening = unsafe { file.opening().as_ref() };
+        finished(self.spaces, mmap(self.caller(), &request, Some(opening)))
     }
 
     /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it was in memory
@@ -196,7 +191,7 @@ impl<'m, P: Platform> Space<'m, P> {
         flags: RemapFlags,
         target: impl Into<Option<VirtAddr>>,
     ) -> Result<VirtAddr, Error> {
-        mremap(self.caller(), addr, old_len, new_len, flags, target)
+        finished(self.spaces, mremap(self.caller(), addr, old_len, new_len, flags, target))
     }
 
     /// Splits the large folio that is mapped at `addr`, mapped as it is, into folios of order `to`. Pages of
@@ -226,7 +221,7 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// As Linux's `munmap`; nothing is changed then.
     pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
-        munmap(self.caller(), addr, len)
+        finished(self.spaces, munmap(self.caller(), addr, len))
     }
 
     /// The program break.
@@ -239,4 +234,11 @@ impl<'m, P: Platform> Space<'m, P> {
     pub fn locks_future(&self) -> VmFlags {
         self.core().default_flags() & VmFlags::LOCK_MASK
     }
+}
+
+/// The result of a call that may have been the last to need an open file, which is closed then.
+#[inline]
+fn finished<P: Platform, R>(spaces: &Spaces<P>, result: R) -> R {
+    spaces.close_unused_files();
+    result
 }

@@ -3,15 +3,14 @@
 use super::oom_turns::SeenTurns;
 use super::reclaims::SeenReclaims;
 use super::{OomAction, OomOutcome, Spaces};
+use core::ptr::NonNull;
 use quire_arch::{Order, Platform, part_of};
-use quire_fault::SwapIn;
-use quire_fault::SwapInError;
-use quire_fault::Swapped;
-use quire_fault::{FaultError, Need, Refusal, SwappedIn};
+use quire_fault::{FaultError, FilePage, Need, Refusal, SwapIn, SwapInError, Swapped, SwappedIn};
+use quire_file::{OpenFile, Opening, PageError};
 use quire_frame::{AllocError, AllocRequest, VmEvent};
-use quire_memcg::MemcgEvent;
+use quire_memcg::{MemcgEvent, MemcgStat};
 use quire_thp::OrderSet;
-use quire_vma::SpaceCore;
+use quire_vma::{SpaceCore, Vma};
 
 /// Frames that a thread tries to free when it finds no memory.
 const FREED_AT_ONCE: u64 = 512;
@@ -152,8 +151,8 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
             Refusal::Fault(FaultError::OutOfMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
             Refusal::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
             Refusal::Fault(error) => return Err(error),
-            // The slow path makes one before it looks.
-            Refusal::NeedsAnonVma => return Ok(()),
+            // The slow path makes one before it looks, and callers bring pages of files in themselves.
+            Refusal::NeedsAnonVma | Refusal::File(_) => return Ok(()),
         };
         let gives_up = || core.is_killed();
         let shortage = Shortage { cause, need, since: attempts.seen, gives_up: &gives_up };
@@ -167,6 +166,56 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         let made = self.stalled(|| self.make_room_or_kill(&shortage, let_go));
         attempts.seen = Some(self.spaces.reclaims().seen());
         if made { Ok(()) } else { Err(FaultError::OutOfMemory(cause)) }
+    }
+
+    /// Brings a page of an open file into its cache for the program in `core`, and marks it dirty if the
+    /// program is about to write to it. Frees memory for it if memory is short.
+    pub(crate) fn bring_page(
+        self,
+        core: &SpaceCore,
+        opening: &Opening<Vma>,
+        page: FilePage,
+    ) -> Result<(), FaultError> {
+        let gives_up = || core.is_killed();
+        let mut since = None;
+        loop {
+            let (cause, need) = match self.fault_page_in(core, opening, page) {
+                Ok(()) => return Ok(()),
+                Err(_) if core.is_killed() => return Err(FaultError::Killed),
+                Err(PageError::PastEnd) => return Err(FaultError::PastEnd),
+                Err(PageError::NoMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
+                Err(PageError::OverLimit(over)) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
+                Err(_) => return Err(FaultError::Bus),
+            };
+            let shortage = Shortage { cause, need, since, gives_up: &gives_up };
+            if !self.stalled(|| self.make_room(&shortage)) {
+                return Err(FaultError::OutOfMemory(cause));
+            }
+            since = Some(self.spaces.reclaims().seen());
+        }
+    }
+
+    /// One attempt at that.
+    fn fault_page_in(
+        self,
+        core: &SpaceCore,
+        opening: &Opening<Vma>,
+        page: FilePage,
+    ) -> Result<(), PageError> {
+        let (cache, program) = (self.spaces.page_cache(), &core.tables.membership);
+        // SAFETY: VMAs name openings of this machine's files only, and the caller has a holder.
+        let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
+        let came = if page.dirties {
+            cache.page_in_to_write(file, page.index, program)?
+        } else {
+            cache.page_in(file, page.index, program)?
+        };
+        if came.was_read {
+            let pin = self.spaces.platform().pin();
+            self.spaces.frames().events().add(&pin, VmEvent::Pgmajfault, 1);
+            self.spaces.memcgs().counters().add_stat(&pin, program.memcg(), MemcgStat::Pgmajfault, 1);
+        }
+        Ok(())
     }
 
     /// Brings what `wanted` names into the cache for the program in `core`, and frees memory for it if memory

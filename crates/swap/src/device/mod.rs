@@ -89,10 +89,10 @@ pub enum DeviceError {
 /// The result of a submission.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "work that was not taken has to be begun again"]
-pub enum Submitted {
+pub enum Submitted<T = (), E = DeviceError> {
     /// It is complete, with success or an error.
-    Done(Result<(), DeviceError>),
-    /// [`SwapDevice::reap`] will return its completion.
+    Done(Result<T, E>),
+    /// `reap` will return its completion.
     Begun,
     /// The device's queue is full: reap, wait, and retry. A synchronous device has no queue: for reads past
     /// the swap cache this is an error.

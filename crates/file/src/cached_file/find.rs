@@ -1,0 +1,109 @@
+//! Looking pages up.
+
+use super::CachedFile;
+use crate::entry::Entry;
+use crate::index::PageIndex;
+use crate::locked_folio::LockedFolio;
+use core::fmt;
+use quire_arch::{Pfn, Platform};
+use quire_frame::FrameFlags;
+use quire_memcg::Memcgs;
+
+/// What was found without waiting.
+#[must_use = "a folio that was found is locked"]
+pub enum Lookup<'m, P: Platform> {
+    /// The folio.
+    Folio(LockedFolio<'m, P>),
+    /// Another thread has locked it: it reads it, writes it, or removes it.
+    Busy,
+    /// The page is not cached.
+    Nothing,
+    /// The file ends before it.
+    PastEnd,
+}
+
+impl<P: Platform> fmt::Debug for Lookup<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folio(folio) => f.debug_tuple("Folio").field(folio).finish(),
+            Self::Busy => f.write_str("Busy"),
+            Self::Nothing => f.write_str("Nothing"),
+            Self::PastEnd => f.write_str("PastEnd"),
+        }
+    }
+}
+
+/// What a folio is that was found and then locked.
+pub(crate) enum Is<'m, P: Platform> {
+    /// What was looked for.
+    Wanted(LockedFolio<'m, P>),
+    /// It could not be read, and has left the cache.
+    Failed,
+    /// It has left the cache.
+    Gone,
+}
+
+impl<P: Platform> CachedFile<P> {
+    /// The folio of page `index`, locked, if that is possible at once. For a fault: it may map what it gets,
+    /// as a thread that removes the page, or makes the file smaller, waits for the lock. `memcgs` are those
+    /// of the machine.
+    pub fn find<'m>(&self, memcgs: &'m Memcgs<P>, index: PageIndex) -> Lookup<'m, P> {
+        loop {
+            let Some(head) = self.get(memcgs, index) else {
+                return if self.ends_before(index) { Lookup::PastEnd } else { Lookup::Nothing };
+            };
+            let Some(guard) = memcgs.frames().folios().try_lock_folio(head) else {
+                memcgs.folios().release_folio(head);
+                return Lookup::Busy;
+            };
+            match self.recheck(index, LockedFolio::new(memcgs, head, guard)) {
+                // Only now: the size is stored before folios are removed.
+                Is::Wanted(_) if self.ends_before(index) => return Lookup::PastEnd,
+                Is::Wanted(folio) => return Lookup::Folio(folio),
+                Is::Failed => return Lookup::Nothing,
+                Is::Gone => {}
+            }
+        }
+    }
+
+    /// Whether page `index` is cached and its contents are good, at a moment.
+    pub fn has_page(&self, memcgs: &Memcgs<P>, index: PageIndex) -> bool {
+        let Some(head) = self.get(memcgs, index) else { return false };
+        let is_read = !memcgs.frames().known(head).word().flags().contains(FrameFlags::READING);
+        memcgs.folios().release_folio(head);
+        is_read
+    }
+
+    /// A reference to the folio of page `index`.
+    pub(crate) fn get(&self, memcgs: &Memcgs<P>, index: PageIndex) -> Option<Pfn> {
+        let frames = memcgs.frames();
+        let pin = frames.platform().pin();
+        let section = frames.epoch().enter(&pin);
+        let mut attempt = 0;
+        loop {
+            // SAFETY: nodes are retired through the epoch of this machine's frames, and the file lives while
+            // the caller has it.
+            let found = unsafe { self.store.find(index, &section) }?;
+            let Entry::Folio(head) = found.stored().entry else { return None };
+            if frames.known(head).try_get_folio() {
+                if found.is_current() {
+                    return Some(head);
+                }
+                memcgs.folios().release_folio(head);
+            }
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    /// What a locked folio is that was this file's page `index` a moment ago.
+    pub(crate) fn recheck<'m>(&self, index: PageIndex, folio: LockedFolio<'m, P>) -> Is<'m, P> {
+        if self.has(folio.frame(), index) {
+            Is::Wanted(folio)
+        } else if folio.frame().word().flags().contains(FrameFlags::READ_FAILED) {
+            Is::Failed
+        } else {
+            Is::Gone
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Files: mapped, read, written, truncated.
+//!
+//! [`Memory::create_file`](crate::Memory::create_file) makes a [`File`] of a [`FileBacking`], which is the
+//! embedder's: where the bytes are when they are not in RAM.
+//! [`Space::mmap_file`](crate::space::Space::mmap_file) maps it. Pages are in one cache for all mappings and
+//! for calls that read and write. Names, permissions and open flags are the embedder's.
+
+#[doc(inline)]
+pub use quire_file::{
+    Busy, FileError, FileFigures, FileIo, FileTotals, IoLimits, IoToken, PageBytes, PageError, Transfer,
+    Transferred, UserCopy, Wait,
+};
+#[doc(inline)]
+pub use quire_space::{File, SpaceFiles};
+#[doc(inline)]
+pub use quire_swap::{DeviceMemory, Direction, Submitted};
+
+#[doc(inline)]
+pub use quire_file::FileBacking;

@@ -1,0 +1,84 @@
+//! Pages of files, made clean or unmapped wherever they are mapped.
+
+use core::fmt;
+use core::ops::ControlFlow;
+use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Platform};
+use quire_file::{Cleaned, FileCore, FileUsers, IndexRange, PageIndex};
+use quire_pagetable::{FlushCause, Unmapper, WalkEntry, WalkStep, Walker, Zap};
+use quire_vma::{Mapped, Rmap, Vma};
+
+/// The mappings of the files of a machine, as the page cache needs them.
+pub struct FileMappers<'s, P: Platform>(Rmap<'s, P>);
+
+impl<'s, P: Platform> FileMappers<'s, P> {
+    /// Those that `rmap` leads to.
+    pub const fn new(rmap: Rmap<'s, P>) -> Self {
+        Self(rmap)
+    }
+}
+
+impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
+    /// One flush for each mapping, unless its gather was full before. A munmap that has taken a mapping out
+    /// of the tree, and not its pages out of the TLBs, is not waited for: the folio counts its maps until
+    /// then.
+    fn unmap(&self, file: &FileCore<P, Vma>, pages: IndexRange, private_too: bool) {
+        if file.mappings().is_empty() {
+            return;
+        }
+        let held = self.0.hold_file(file.mappings());
+        let _ = held.walk(pages, |mapped| -> ControlFlow<()> {
+            let Mapped { tables, vma, range, .. } = *mapped;
+            let mut unmapper = Unmapper::new(tables, FlushCause::Discard);
+            unmapper.zap(range, Zap::Cached { copies: private_too, locked: vma.is_locked() });
+            unmapper.finish();
+            ControlFlow::Continue(())
+        });
+    }
+
+    fn clean(&self, file: &FileCore<P, Vma>, head: Pfn, index: PageIndex) -> Cleaned {
+        let frame = self.0.memory().frames().known(head);
+        let mut found = 0;
+        if frame.as_folio().maps() > 0 {
+            let held = self.0.hold_file(file.mappings());
+            let _ = held.walk(IndexRange::block(index, Order::ZERO), |mapped| -> ControlFlow<()> {
+                found += u32::from(clean_mapped(mapped, head));
+                ControlFlow::Continue(())
+            });
+        }
+        // Read last: what is gone by now was flushed before. A page that was copied by fork meanwhile counts,
+        // and may not have been found; that is rare, and the folio stays dirty.
+        if found >= frame.as_folio().maps() { Cleaned::All } else { Cleaned::InTransit }
+    }
+}
+
+/// Makes the entry for the page at `head` in one mapping clean and read-only, and returns whether there is
+/// one.
+fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, head: Pfn) -> bool {
+    let Mapped { tables, range, .. } = *mapped;
+    let mut found = false;
+    Walker::new(&tables).walk(range, &mut |place, part| {
+        let WalkEntry::Table(table) = place else { return WalkStep::Next };
+        let pin = tables.pin();
+        let locked = tables.lock(&pin, table, Level::PTE);
+        let at = P::Paging::index(part.start(), Level::PTE);
+        let Entry::Leaf(leaf) = locked.get(at) else { return WalkStep::Next };
+        if leaf.pfn != head || leaf.flags.contains(LeafFlags::SPECIAL) {
+            return WalkStep::Next;
+        }
+        found = true;
+        if leaf.flags.intersects(LeafFlags::WRITE | LeafFlags::DIRTY) {
+            locked.write_protect(at);
+            // No CPU can write by then, or mark the entry as written.
+            tables.space().flush(tables.memory().frames(), &pin, part, FlushCause::Protect);
+            locked.unmark(at, LeafFlags::DIRTY);
+        }
+        WalkStep::Next
+    });
+    found
+}
+
+impl<P: Platform> fmt::Debug for FileMappers<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileMappers").finish_non_exhaustive()
+    }
+}

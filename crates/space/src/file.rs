@@ -1,0 +1,228 @@
+//! Files as an embedder holds them.
+
+use crate::spaces::{CALL_ATTEMPTS, Spaces};
+use core::fmt;
+use core::ops::Range;
+use core::ptr::{self, NonNull};
+use quire_arch::{Order, PAGE_SIZE, Platform};
+use quire_fault::Need;
+use quire_file::{
+    Busy, FileBacking, FileError, FileFigures, FileHandle, IndexRange, Opening, PageError, Transfer,
+    UserCopy, Wait,
+};
+use quire_frame::AllocError;
+use quire_memcg::Membership;
+use quire_pageout::FileMappers;
+use quire_vma::Vma;
+
+/// An open file (Linux's `struct file`), held: the embedder's end of what [`Space::mmap_file`] maps. The last
+/// one of a file to go, handle or mapping, has its dirty pages written back; that may sleep.
+///
+/// The file's size is kept here. An embedder calls what changes the size or writes under its own lock of the
+/// inode, as Linux does.
+///
+/// [`Space::mmap_file`]: crate::Space::mmap_file
+pub struct File<'m, P: Platform> {
+    spaces: &'m Spaces<P>,
+    handle: FileHandle<'m, P, Vma>,
+}
+
+impl<'m, P: Platform> File<'m, P> {
+    /// A new file of `size` bytes whose contents `backing` has. The backing is dropped with the file, or if
+    /// this fails.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`] and [`PageError::NoMemory`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn create<B: FileBacking<P>>(
+        spaces: &'m Spaces<P>,
+        backing: B,
+        size: u64,
+    ) -> Result<Self, PageError> {
+        Ok(Self { spaces, handle: spaces.page_cache().create(backing, size)? })
+    }
+
+    /// Opens the file once more. What maps one opening does not merge with what maps another, and each is
+    /// told of an error of writeback once.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::NoMemory`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn open(&self) -> Result<Self, PageError> {
+        let spaces = self.spaces;
+        Ok(Self { spaces, handle: spaces.page_cache().open_again(&self.handle)? })
+    }
+
+    /// The machine.
+    pub fn platform(&self) -> &'m P {
+        self.spaces.platform()
+    }
+
+    /// Its size in bytes.
+    pub fn size(&self) -> u64 {
+        self.handle.file().size()
+    }
+
+    /// A number that no other file of the machine has, or had.
+    pub fn number(&self) -> u64 {
+        self.handle.file().number()
+    }
+
+    /// Its pages.
+    pub fn figures(&self) -> FileFigures {
+        self.handle.file().figures(self.spaces.frames())
+    }
+
+    /// Changes its size (`ftruncate`). What is past the new one is lost, in every mapping, copies that
+    /// programs have made of it included; what is new is zeros. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`]; nothing has changed then.
+    pub fn set_size(&self, size: u64) -> Result<(), PageError> {
+        self.spaces.page_cache().set_size(self.handle.file(), size, &self.mappers())
+    }
+
+    /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE and KEEP_SIZE), as far as the cache has them; the
+    /// backing is the embedder's to change, before. Copies that programs have made stay. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// A page at one end could not be read; or there is no memory for it. The pages between are gone then or
+    /// not.
+    pub fn punch(&self, bytes: Range<u64>) -> Result<(), PageError> {
+        let root = Membership::default();
+        self.with_reclaim(|| {
+            self.spaces.page_cache().punch(self.handle.file(), bytes.clone(), &root, &self.mappers())
+        })
+    }
+
+    /// Removes the pages from the cache that hold these bytes, if they are clean and unused: those that come
+    /// to be read again are asked of the backing.
+    ///
+    /// # Errors
+    ///
+    /// [`Busy`]: some are not. All others are removed.
+    pub fn invalidate(&self, bytes: Range<u64>) -> Result<(), Busy> {
+        self.spaces.page_cache().invalidate(self.handle.file(), pages_of(&bytes))
+    }
+
+    /// Reads from byte `at` on, until the end of the file or of `to`. The root memcg is charged for what
+    /// comes into the cache; [`Space::files`](crate::Space::files) charges a program's. May sleep.
+    pub fn read(&self, at: u64, to: &mut dyn UserCopy) -> Transfer {
+        self.read_for(at, to, &Membership::default())
+    }
+
+    /// Writes from byte `at` on, and makes the file as large as that needs; otherwise as
+    /// [`read`](Self::read).
+    pub fn write(&self, at: u64, from: &mut dyn UserCopy) -> Transfer {
+        self.write_for(at, from, &Membership::default())
+    }
+
+    /// [`read`](Self::read) for a program of this machine, whose memcg is charged.
+    pub(crate) fn read_for(&self, at: u64, to: &mut dyn UserCopy, program: &Membership) -> Transfer {
+        self.transfer(|done| {
+            self.spaces.page_cache().read(self.handle.file(), at.saturating_add(done), to, program)
+        })
+    }
+
+    /// [`write`](Self::write) for a program of this machine, whose memcg is charged.
+    pub(crate) fn write_for(&self, at: u64, from: &mut dyn UserCopy, program: &Membership) -> Transfer {
+        self.transfer(|done| {
+            let at = at.saturating_add(done);
+            self.spaces.page_cache().write(self.handle.file(), at, from, program, &self.mappers())
+        })
+    }
+
+    /// Writes dirty pages that hold these bytes to the backing, and with [`Wait::Yes`] waits for the end of
+    /// it.
+    ///
+    /// # Errors
+    ///
+    /// With [`Wait::Yes`], an error of the backing. Every opening is told by its next [`sync`](Self::sync) in
+    /// any case.
+    pub fn write_back(&self, bytes: Range<u64>, wait: Wait) -> Result<(), FileError> {
+        let file = self.handle.file();
+        self.spaces.page_cache().write_back(file, pages_of(&bytes), wait, &self.mappers())
+    }
+
+    /// Writes what is dirty of these bytes and makes it lasting (`fsync`; with `data_only`, `fdatasync`).
+    ///
+    /// # Errors
+    ///
+    /// An error of writeback, also an earlier one, that this opening has not been told of: each is told once.
+    pub fn sync(&self, bytes: Range<u64>, data_only: bool) -> Result<(), FileError> {
+        self.spaces.page_cache().sync(&self.handle, bytes, data_only, &self.mappers())
+    }
+
+    /// The open file below.
+    #[cfg(feature = "internals")]
+    pub fn open_file(&self) -> &quire_file::OpenFile<P, Vma> {
+        &self.handle
+    }
+
+    /// Whether it is one of these spaces' machine.
+    pub(crate) fn is_of(&self, spaces: &Spaces<P>) -> bool {
+        ptr::eq(self.spaces, spaces)
+    }
+
+    /// What VMAs name it by.
+    pub(crate) fn opening(&self) -> NonNull<Opening<Vma>> {
+        self.handle.opening()
+    }
+
+    fn mappers(&self) -> FileMappers<'m, P> {
+        FileMappers::new(self.spaces.rmap())
+    }
+
+    /// Goes on with a call as long as memory is freed for it.
+    fn transfer(&self, mut part: impl FnMut(u64) -> Transfer) -> Transfer {
+        let (mut done, mut failed) = (0, 0);
+        loop {
+            let Transfer { bytes, stopped } = part(done);
+            done += bytes;
+            // Each step has all attempts.
+            failed = if bytes > 0 { 0 } else { failed + 1 };
+            match stopped {
+                Some(short) if failed < CALL_ATTEMPTS && self.made_room(short) => {}
+                stopped => return Transfer { bytes: done, stopped },
+            }
+        }
+    }
+
+    fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, PageError>) -> Result<R, PageError> {
+        for _ in 1..CALL_ATTEMPTS {
+            match call() {
+                Err(short) if self.made_room(short) => {}
+                result => return result,
+            }
+        }
+        call()
+    }
+
+    /// Whether memory was freed for a call that lacks some.
+    #[cold]
+    fn made_room(&self, error: PageError) -> bool {
+        let (cause, need) = match error {
+            // That is no shortage.
+            PageError::NoMemory(AllocError::Injected) => return false,
+            PageError::NoMemory(cause) => (cause, Need::Frames(Order::ZERO)),
+            PageError::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
+            _ => return false,
+        };
+        self.spaces.direct_reclaim().free_some(cause, need)
+    }
+}
+
+/// The pages that hold these bytes.
+fn pages_of(bytes: &Range<u64>) -> IndexRange {
+    IndexRange::new(bytes.start / PAGE_SIZE, bytes.end.div_ceil(PAGE_SIZE))
+}
+
+impl<P: Platform> fmt::Debug for File<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("number", &self.number()).field("size", &self.size()).finish()
+    }
+}

@@ -1,0 +1,65 @@
+//! An open file that a call holds while nothing is locked.
+
+use super::Spaces;
+use core::ops::Range;
+use core::ptr::NonNull;
+use quire_arch::Platform;
+use quire_file::{FileError, OpenFile, Opening, PageIndex};
+use quire_pageout::FileMappers;
+use quire_vma::{SpaceCore, Vma};
+
+/// A holder's share of an open file. Dropping it may close the file, so nothing is locked then.
+#[derive(Debug)]
+pub(crate) struct HeldOpening<'s, P: Platform> {
+    spaces: &'s Spaces<P>,
+    opening: NonNull<Opening<Vma>>,
+}
+
+impl<'s, P: Platform> HeldOpening<'s, P> {
+    /// One more share, beside that of a VMA that is held meanwhile.
+    pub(crate) fn new(spaces: &'s Spaces<P>, opening: &Opening<Vma>) -> Self {
+        opening.hold();
+        Self { spaces, opening: NonNull::from(opening) }
+    }
+
+    /// Writes what is dirty of these bytes to the file and makes it lasting.
+    ///
+    /// # Errors
+    ///
+    /// An error of writeback that the opening has not been told of.
+    pub(crate) fn sync(&self, bytes: Range<u64>) -> Result<(), FileError> {
+        // SAFETY: VMAs name openings of this machine's files only, and this is a holder.
+        let open = unsafe { OpenFile::<P, Vma>::of(self.opening) };
+        let mappers = FileMappers::new(self.spaces.rmap());
+        self.spaces.page_cache().sync(open, bytes, false, &mappers)
+    }
+
+    /// Brings pages into the cache, as far as the file has them and memory is free, for the program in
+    /// `core`.
+    pub(crate) fn read_ahead(&self, core: &SpaceCore, pages: Range<u64>) {
+        // SAFETY: as in `sync`.
+        let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
+        for index in pages.map_while(PageIndex::new) {
+            let came = self.spaces.page_cache().page_in(file, index, &core.tables.membership);
+            if core.is_killed() || came.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The open file.
+    pub(crate) fn opening(&self) -> &Opening<Vma> {
+        // SAFETY: this is a holder.
+        unsafe { self.opening.as_ref() }
+    }
+}
+
+impl<P: Platform> Drop for HeldOpening<'_, P> {
+    fn drop(&mut self) {
+        // SAFETY: this is a holder, and is none after it.
+        if unsafe { self.opening().let_go() } {
+            // SAFETY: that was the last one.
+            unsafe { self.spaces.page_cache().close(self.opening) };
+        }
+    }
+}
