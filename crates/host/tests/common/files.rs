@@ -1,64 +1,100 @@
-//! Files without contents, for tests of what maps them.
+//! Files of which only the mappings and the openings matter.
 
 use super::*;
-use quire_file::{FileMappings, IndexRange, Opening};
+use quire_file::{FileMappings, IndexRange, OpenFile, Opening};
 use quire_vma::{Backing, Vma};
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
 
-/// A file that is opened several times. The test is a holder of each opening until it lets it go. It
-/// outlives all mappings.
-#[derive(Debug)]
-pub(crate) struct TestFile {
-    openings: Box<[Opening<Vma>]>,
-    mappings: Box<FileMappings<Vma>>,
+/// A file that is opened several times. The test holds each of these openings until it lets it go, and one
+/// more.
+pub(crate) struct TestFile<'m, P: Platform = HostPlatform> {
+    openings: Vec<TestOpening<'m, P>>,
+    kept: File<'m, P>,
 }
+
+struct TestOpening<'m, P: Platform> {
+    held: RefCell<Option<File<'m, P>>>,
+    place: NonNull<Opening<Vma>>,
+}
+
+// SAFETY: the place is an opening, which is `Sync`; tests with threads let none go.
+unsafe impl<P: Platform> Sync for TestOpening<'_, P> {}
 
 /// A place where a page of a file may be mapped: the space and the address.
 pub(crate) type Place = (u64, u64);
 
-impl TestFile {
-    pub(crate) fn opened(times: usize) -> Self {
-        let mappings = Box::new(FileMappings::new());
-        // SAFETY: the mappings live as long as the openings.
-        let open = |_| unsafe { Opening::new(NonNull::from(&*mappings)) };
-        Self { openings: (0..times).map(open).collect(), mappings }
+impl<'m, P: Platform> TestFile<'m, P> {
+    pub(crate) fn opened(memory: &'m Memory<P>, times: usize) -> Self {
+        let (backing, _) = MemoryFile::new(Vec::new());
+        let kept = memory.create_file(backing, GIB).expect("there is memory");
+        let open = |_| {
+            let file = kept.open().expect("there is memory");
+            TestOpening { place: file.open_file().opening(), held: RefCell::new(Some(file)) }
+        };
+        Self { openings: (0..times).map(open).collect(), kept }
     }
 
-    pub(crate) fn opening(&self, number: usize) -> &Opening<Vma> {
-        &self.openings[number]
+    fn file(&self) -> &OpenFile<P, Vma> {
+        self.kept.open_file()
     }
 
     pub(crate) fn mappings(&self) -> &FileMappings<Vma> {
-        &self.mappings
+        self.file().file().mappings()
     }
 
+    /// Where the opening lies. It may be used while something holds it.
+    pub(crate) fn place(&self, number: usize) -> NonNull<Opening<Vma>> {
+        self.openings[number].place
+    }
+
+    /// Which of the test's openings are not closed.
+    pub(crate) fn open(&self) -> Vec<usize> {
+        let open: Vec<_> = (0..self.openings.len()).filter(|&number| self.holders(number) > 0).collect();
+        assert_eq!(self.file().file().openings(), open.len() + 1, "one that nothing holds is closed");
+        open
+    }
+
+    /// The test and the VMAs that hold the opening, as it counts them. A closed one has none.
     pub(crate) fn holders(&self, number: usize) -> usize {
-        self.openings[number].holders()
+        let is_held = self.openings[number].held.borrow().is_some();
+        // SAFETY: the test holds the opening, or a VMA does, and nothing changes the mappings meanwhile.
+        let count = || unsafe { self.openings[number].place.as_ref() }.holders();
+        if is_held || self.named(number) > 0 { count() } else { 0 }
     }
 
-    /// The test holds the opening no longer. Returns whether nothing else does.
-    pub(crate) fn let_go(&self, number: usize) -> bool {
-        // SAFETY: the test is a holder, and lets each opening go once.
-        unsafe { self.openings[number].let_go() }
+    /// The test holds the opening no longer.
+    pub(crate) fn let_go(&self, number: usize) {
+        self.openings[number].held.take().expect("the test holds it");
     }
 
     /// Maps pages of the file from `first` on.
-    pub(crate) fn map<P: Platform>(
+    pub(crate) fn map(
         &self,
         space: &Space<'_, P>,
         (number, first): (usize, u64),
         range: VirtRange,
         (protection, flags): (Protection, MapFlags),
     ) -> Result<VirtAddr, Error> {
-        let request = MapRequest {
-            file: Some(MappedFile::new(0, first)),
-            ..MapRequest::anonymous(range.len(), protection).at(range.start(), MapFlags::FIXED | flags)
-        };
-        // SAFETY: the test holds the opening, and takes those to be closed from the machine.
-        unsafe { space.mmap_opened(&request, self.opening(number)) }
+        let request = file_request(first, range.pages(), protection, flags);
+        let held = self.openings[number].held.borrow();
+        space.mmap_file(
+            &request.at(range.start(), MapFlags::FIXED | flags),
+            held.as_ref().expect("the test holds it"),
+        )
     }
 
+    /// How many VMAs name the opening.
+    pub(crate) fn named(&self, number: usize) -> usize {
+        let held = self.mappings().read(self.kept.platform());
+        // SAFETY: only its address is used.
+        let backing = Backing::opened(unsafe { self.openings[number].place.as_ref() });
+        held.holding(0, u64::MAX).filter(|vma| vma.backing() == backing).count()
+    }
+}
+
+impl TestFile<'_> {
     /// Where the rmap says that `pages` may be mapped, in order, and by how many mappings.
     pub(crate) fn places(&self, machine: &Machine, pages: IndexRange) -> (Vec<Place>, usize) {
         let (mut places, mut mappings) = (Vec::new(), 0);
@@ -75,23 +111,5 @@ impl TestFile {
             ControlFlow::<()>::Continue(())
         });
         (places, mappings)
-    }
-
-    /// How many VMAs name the opening.
-    pub(crate) fn named(&self, machine: &Machine, number: usize) -> usize {
-        let held = self.mappings.read(machine.memory().platform());
-        let backing = Backing::opened(self.opening(number));
-        held.holding(0, u64::MAX).filter(|vma| vma.backing() == backing).count()
-    }
-
-    /// Which of the openings, by number, are to be closed.
-    pub(crate) fn closing(&self, machine: &Machine) -> Vec<usize> {
-        let mut closing = Vec::new();
-        machine.memory().spaces().close_openings(|opening| {
-            let number = self.openings.iter().position(|own| NonNull::from(own) == opening);
-            closing.push(number.expect("it is one of this file"));
-        });
-        closing.sort_unstable();
-        closing
     }
 }

@@ -17,7 +17,11 @@ const FAULTS: [&str; 4] = [
 
 /// Where there is a fallback: pages that find no frame are not read ahead, and pages of zeros are read like
 /// others.
-const OTHERWISE: [&str; 2] = ["crates/fault/src/swap_in/ahead.rs", "crates/fault/src/vm_fault/zeros.rs"];
+const OTHERWISE: [&str; 3] = [
+    "crates/space/src/spaces/held_opening.rs",
+    "crates/fault/src/swap_in/ahead.rs",
+    "crates/fault/src/vm_fault/zeros.rs",
+];
 
 /// Sites that allocate frames; all others are objects of slab caches, except [`DEVICE`].
 pub(crate) const FRAMES: [&str; 11] = [

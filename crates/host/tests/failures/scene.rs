@@ -14,6 +14,8 @@ pub(crate) struct Scene<'m> {
     pub(crate) space: HostSpace<'m>,
     /// Children and other images.
     pub(crate) others: RefCell<Vec<HostSpace<'m>>>,
+    /// Files that the scenario holds open.
+    pub(crate) files: RefCell<Vec<File<'m, HostPlatform>>>,
     /// Pages that a device uses.
     pub(crate) pins: RefCell<Vec<PinnedPage<'m, HostPlatform>>>,
     /// Swap devices in use; they go with the scene.
@@ -30,6 +32,7 @@ impl<'m> Scene<'m> {
             cpu,
             space,
             others: RefCell::default(),
+            files: RefCell::default(),
             pins: RefCell::default(),
             devices: RefCell::default(),
             returned: Cell::default(),

@@ -11,13 +11,14 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 
 /// The crates that an embedder has to do with, from the platform's interface up.
-pub(crate) const CRATES: [&str; 14] = [
+pub(crate) const CRATES: [&str; 15] = [
     "arch",
     "frame",
     "slab",
     "memcg",
     "swap",
     "vma-tree",
+    "file",
     "pagetable",
     "vma",
     "thp",

@@ -22,7 +22,8 @@ fn unmap(space: &HostSpace<'_>, range: VirtRange) {
 
 #[test]
 fn each_part_of_a_mapping_holds_the_opening_until_it_goes() {
-    let (machine, file) = (machine(16, 1), TestFile::opened(1));
+    let machine = machine(16, 1);
+    let file = TestFile::opened(machine.memory(), 1);
     let (_cpu, space) = cpu_and_space(&machine);
     file.map(&space, (0, 10), at(0, 9), (RW, PRIVATE)).unwrap();
     assert_eq!((file.holders(0), file.mappings().is_empty()), (2, false));
@@ -36,13 +37,14 @@ fn each_part_of_a_mapping_holds_the_opening_until_it_goes() {
     assert_eq!(file.holders(0), 3, "they have merged again");
     unmap(&space, at(0, 9));
     assert_eq!((file.holders(0), file.mappings().is_empty()), (1, true));
-    assert!(file.closing(&machine).is_empty());
-    assert!(file.let_go(0));
+    file.let_go(0);
+    assert!(file.open().is_empty());
 }
 
 #[test]
 fn mappings_of_one_opening_merge_and_those_of_two_do_not() {
-    let (machine, file) = (machine(16, 1), TestFile::opened(2));
+    let machine = machine(16, 1);
+    let file = TestFile::opened(machine.memory(), 2);
     let (_cpu, space) = cpu_and_space(&machine);
     for (number, page) in [(0, 0), (0, 8), (1, 12), (0, 4)] {
         file.map(&space, (number, page), at(page, 4), (RW, MapFlags::SHARED)).unwrap();
@@ -54,28 +56,32 @@ fn mappings_of_one_opening_merge_and_those_of_two_do_not() {
 
 #[test]
 fn a_mapping_that_is_the_last_holder_leaves_its_file_to_be_closed() {
-    let (machine, file) = (machine(16, 1), TestFile::opened(3));
+    let machine = machine(16, 1);
+    let file = TestFile::opened(machine.memory(), 3);
     let (_cpu, space) = cpu_and_space(&machine);
     for number in 0..3 {
         file.map(&space, (number, 0), at(8 * number as u64, 4), (RW, PRIVATE)).unwrap();
     }
     let child = space.fork().unwrap();
-    assert!(!file.let_go(0) && !file.let_go(1));
+    file.let_go(0);
+    file.let_go(1);
     unmap(&space, at(0, 4));
-    assert!(file.closing(&machine).is_empty(), "the child has it");
+    assert_eq!(file.open(), [0, 1, 2], "the child has it");
     unmap(&child, at(0, 4));
-    assert_eq!(file.closing(&machine), [0]);
+    assert_eq!(file.open(), [1, 2]);
     drop(child);
-    assert!(file.closing(&machine).is_empty(), "the parent has it");
+    assert_eq!(file.open(), [1, 2], "the parent has it");
     drop(space);
-    assert_eq!(file.closing(&machine), [1]);
-    assert!(file.let_go(2));
+    assert_eq!(file.open(), [2]);
+    file.let_go(2);
+    assert!(file.open().is_empty());
 }
 
 /// Hazard: a page that a fork copies from a mapping that a walk has left behind is never found by that walk.
 #[test]
 fn a_mapping_is_visited_before_its_copies() {
-    let (machine, file) = (machine(16, 1), TestFile::opened(1));
+    let machine = machine(16, 1);
+    let file = TestFile::opened(machine.memory(), 1);
     let (_cpu, first) = cpu_and_space(&machine);
     file.map(&first, (0, 7), at(0, 4), (RW, MapFlags::SHARED)).unwrap();
     let mut family = vec![first];
@@ -90,7 +96,8 @@ fn a_mapping_is_visited_before_its_copies() {
 /// Hazard: a program writes to a page of a file that is clean for the file, and the file never learns of it.
 #[test]
 fn only_a_write_makes_a_page_of_a_shared_file_writable() {
-    let (machine, file) = (machine(16, 1), TestFile::opened(1));
+    let machine = machine(16, 1);
+    let file = TestFile::opened(machine.memory(), 1);
     let (cpu, space) = cpu_and_space(&machine);
     let area = file.map(&space, (0, 0), at(0, 8), (RW, MapFlags::SHARED)).unwrap();
     let faults_of = |work: &dyn Fn()| {
@@ -113,18 +120,20 @@ fn only_a_write_makes_a_page_of_a_shared_file_writable() {
 /// tables.
 #[test]
 fn an_opening_is_held_until_the_pages_are_out_of_the_tables() {
-    let (memory, file) = (memory_of(2048, 1, |_| ()), Rc::new(TestFile::opened(1)));
+    let memory = memory_of(2048, 1, |_| ());
+    let file = TestFile::opened(memory, 1);
     let space = memory.create_space().unwrap();
     let range = at(0, 64);
     for replaces in [false, true] {
         file.map(&space, (0, 0), range, (RW, MapFlags::SHARED)).unwrap();
         (0..64).for_each(|nth| space.fault(page(range.start(), nth), Access::Write).unwrap());
         // Who holds it at the last release of the lock of a page table, which ends the unmapping.
-        let (seen, watched) = (Rc::new(Cell::new(0)), Rc::clone(&file));
+        let (seen, watched) = (Rc::new(Cell::new(0)), file.place(0));
         let last = Rc::clone(&seen);
         let step = move |class| {
             if matches!(class, LockClass::PteTable | LockClass::UpperTable) {
-                last.set(watched.holders(0));
+                // SAFETY: the test holds it.
+                last.set(unsafe { watched.as_ref() }.holders());
             }
         };
         after_all_holds(step, || {
@@ -143,7 +152,7 @@ fn an_opening_is_held_until_the_pages_are_out_of_the_tables() {
 #[test]
 fn walks_beside_calls_find_whole_mappings() {
     let machine = machine(64, 3);
-    let file = &TestFile::opened(1);
+    let file = &TestFile::opened(machine.memory(), 1);
     let spaces = [create_space(&machine), create_space(&machine)];
     let stays = at(40, 4);
     for space in &spaces {
@@ -202,7 +211,8 @@ fn walks_beside_calls_find_whole_mappings() {
 /// What a fork that fails has copied lets the file go.
 #[test]
 fn a_fork_that_fails_holds_nothing() {
-    let (machine, file) = (machine(16, 1), TestFile::opened(1));
+    let machine = machine(16, 1);
+    let file = TestFile::opened(machine.memory(), 1);
     let (_cpu, space) = cpu_and_space(&machine);
     for nth in 0..4 {
         file.map(&space, (0, 0), at(8 * nth, 4), (RW, MapFlags::SHARED)).unwrap();
@@ -228,7 +238,7 @@ fn random_calls_leave_every_mapping_with_its_file() {
     const OPENINGS: usize = 3;
     for seed in 0..setting("QUIRE_SEEDS", 6) {
         let (mut random, machine) = (Random(seed), machine(64, 1));
-        let files = [TestFile::opened(OPENINGS), TestFile::opened(OPENINGS)];
+        let files = [0; 2].map(|_| TestFile::opened(machine.memory(), OPENINGS));
         let mut held = [[true; OPENINGS]; 2];
         let (_cpu, first) = cpu_and_space(&machine);
         let mut spaces: Vec<(HostSpace<'_>, BTreeMap<u64, Page>)> = vec![(first, BTreeMap::new())];
@@ -287,14 +297,13 @@ fn random_calls_leave_every_mapping_with_its_file() {
             }
             if random.chance(2) {
                 let (which, number) = (random.below(2) as usize, random.below(OPENINGS as u64) as usize);
-                if std::mem::take(&mut held[which][number]) && files[which].let_go(number) {
-                    assert_eq!(files[which].named(&machine, number), 0);
+                if std::mem::take(&mut held[which][number]) {
+                    files[which].let_go(number);
                 }
             }
             check(&machine, &mut random, &files, &held, &spaces);
         }
         spaces.clear();
-        machine.memory().spaces().close_openings(|_| ());
         for (file, held) in files.iter().zip(held) {
             assert!(file.mappings().is_empty());
             for (number, held) in held.into_iter().enumerate() {
@@ -306,7 +315,7 @@ fn random_calls_leave_every_mapping_with_its_file() {
     fn check(
         machine: &Machine,
         random: &mut Random,
-        files: &[TestFile; 2],
+        files: &[TestFile<'_>; 2],
         held: &[[bool; OPENINGS]; 2],
         spaces: &[(HostSpace<'_>, BTreeMap<u64, Page>)],
     ) {
@@ -334,7 +343,7 @@ fn random_calls_leave_every_mapping_with_its_file() {
         }
         for (file, held) in files.iter().zip(held) {
             for (number, &held) in held.iter().enumerate() {
-                assert_eq!(file.holders(number), usize::from(held) + file.named(machine, number));
+                assert_eq!(file.holders(number), usize::from(held) + file.named(number));
             }
         }
     }

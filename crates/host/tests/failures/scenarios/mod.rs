@@ -1,6 +1,7 @@
 //! The scenarios, by what the call is about.
 
 mod access;
+mod files;
 mod fork;
 mod guard;
 mod heap;
@@ -30,6 +31,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Scenario> {
         large::SCENARIOS,
         guard::SCENARIOS,
         swap::SCENARIOS,
+        files::SCENARIOS,
     ];
     lists.into_iter().flatten()
 }

@@ -1,0 +1,112 @@
+//! Files: made, opened, mapped, read and written.
+
+use crate::common::*;
+use crate::scenario::{Scenario, Undone};
+use crate::scene::{BASE, Scene, access, empty};
+
+/// Pages of the file, and what is mapped of it at [`BASE`].
+const PAGES: u64 = 1 << 12;
+const MAPPED: u64 = 8;
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("creating_a_file_fails_whole", empty, |scene| {
+        let (backing, store) = MemoryFile::new(Vec::new());
+        let made = scene.machine.memory().create_file(backing, PAGE).map_err(call_error);
+        let left = store.files.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(left, u64::from(made.is_ok()), "a backing without a file is dropped");
+        scene.files.borrow_mut().push(made?);
+        Ok(())
+    }),
+    Scenario::new("opening_a_file_again_fails_whole", private, |scene| {
+        let again = scene.files.borrow()[0].open().map_err(call_error)?;
+        scene.files.borrow_mut().push(again);
+        Ok(())
+    }),
+    Scenario::new("a_read_of_a_page_of_a_file_fails_or_brings_it", shared, |scene| access(scene.read(BASE)))
+        .undone(Undone::Contents)
+        .refused(is_short_or_io)
+        .succeeded(|scene| assert_eq!(scene.read(BASE), Ok(0))),
+    Scenario::new("a_write_to_a_page_of_a_file_fails_or_marks_it", shared, |scene| {
+        access(scene.write(BASE + PAGE, 5))
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .succeeded(|scene| {
+        assert_eq!(read_file(&scene.files.borrow()[0], PAGE, 8), 5_u64.to_le_bytes());
+        assert_eq!(scene.files.borrow()[0].figures().dirty, 1);
+    }),
+    Scenario::new("a_copy_of_a_page_of_a_file_fails_or_is_made", private, |scene| {
+        access(scene.write(BASE + PAGE, 6))
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .succeeded(|scene| assert_eq!(read_file(&scene.files.borrow()[0], PAGE, 8), 0_u64.to_le_bytes())),
+    Scenario::new("reading_a_file_by_a_call_stops_where_memory_ends", private, |scene| {
+        let mut bytes = [1; 16];
+        let ends = [0, PAGES / 2, PAGES - 1].map(|at| {
+            scene.files.borrow()[0]
+                .read(at * PAGE + 8, &mut Buffer::new(&mut bytes))
+                .stopped
+                .map_or(Ok(()), Err)
+        });
+        ends.into_iter().collect::<Result<(), _>>().map_err(call_error)
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io),
+    Scenario::new("writing_a_file_by_a_call_stops_where_memory_ends", private, |scene| {
+        let mut bytes = [1; PAGE as usize];
+        let ends = [0, PAGES / 4, PAGES + 70].map(|at| {
+            scene.files.borrow()[0]
+                .write(at * PAGE + 8, &mut Buffer::new(&mut bytes))
+                .stopped
+                .map_or(Ok(()), Err)
+        });
+        ends.into_iter().collect::<Result<(), _>>().map_err(call_error)
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .succeeded(|scene| assert_eq!(scene.files.borrow()[0].size(), (PAGES + 71) * PAGE + 8)),
+    Scenario::new("a_hole_whose_edges_are_not_to_be_had_is_none", private, |scene| {
+        scene.files.borrow()[0].punch(8..4 * PAGE + 8).map_err(call_error)
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io),
+    Scenario::new("pages_of_a_file_that_will_be_needed_come_or_not", private, |scene| {
+        scene.space.madvise(VirtAddr(BASE), MAPPED * PAGE, Advice::WillNeed)
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .hides(|scene| assert!(scene.files.borrow()[0].figures().cached < MAPPED))
+    .succeeded(|scene| assert_eq!(scene.files.borrow()[0].figures().cached, MAPPED)),
+];
+
+fn shared(scene: &Scene<'_>) {
+    mapped(scene, MapFlags::SHARED);
+}
+
+fn private(scene: &Scene<'_>) {
+    mapped(scene, MapFlags::empty());
+}
+
+fn mapped(scene: &Scene<'_>, flags: MapFlags) {
+    let (backing, _) = MemoryFile::new(Vec::new());
+    let file = scene.machine.memory().create_file(backing, PAGES * PAGE).expect("there is memory");
+    let request = file_request(0, MAPPED, RW, flags).at(VirtAddr(BASE), MapFlags::FIXED | flags);
+    scene.space.mmap_file(&request, &file).expect("there is memory");
+    scene.files.borrow_mut().push(file);
+}
+
+/// The failure of a call on a file as that of a call on memory.
+fn call_error(error: PageError) -> Error {
+    match error {
+        PageError::NoMemory(cause) => Error::NoFrames(cause),
+        PageError::File(error) => Error::File(error),
+        other => panic!("{other}"),
+    }
+}
+
+/// ENOMEM with its cause, or the error of a transfer that was made to fail.
+fn is_short_or_io(_: &Scene<'_>, error: Error) {
+    let allowed = [Error::NoFrames(AllocError::Injected), Error::BadAddress, Error::File(FileError::Io)];
+    assert!(allowed.contains(&error), "{error}");
+}

@@ -1,0 +1,83 @@
+//! Truncation, holes, extension.
+
+use crate::common::*;
+use crate::mapped::numbered;
+
+const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd);
+
+#[test]
+fn truncation_takes_pages_and_copies_from_every_program() {
+    let machine = machine(32, 2);
+    let (backing, _) = MemoryFile::new(numbered(64));
+    let file = machine.memory().create_file(backing, 64 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let other = create_space(&machine);
+    let shared = space.mmap_file(&file_request(0, 64, RW, MapFlags::SHARED), &file).unwrap();
+    let private = other.mmap_file(&file_request(8, 56, RW, MapFlags::empty()), &file).unwrap();
+    for at in 0..64 {
+        write(&cpu, &space, page(shared, at), at + 100);
+    }
+    for at in 0..56 {
+        assert_eq!(read(&cpu, &other, page(private, at)), at + 108);
+    }
+    write(&cpu, &other, page(private, 40), 7);
+    write(&cpu, &other, page(private, 1), 8);
+    file.set_size(10 * PAGE + 16).unwrap();
+    assert_eq!((file.size(), file.figures().cached, file.figures().dirty), (10 * PAGE + 16, 11, 11));
+    assert_eq!((space.figures().resident_file, other.figures().resident_file), (11 * PAGE, 2 * PAGE));
+    assert_eq!(other.figures().resident_anonymous, PAGE, "the copy past the end is gone, too");
+    assert_eq!(cpu.program(&space).read_u64(page(shared, 11)), Err(PAST_END));
+    assert_eq!(cpu.program(&other).read_u64(page(private, 40)), Err(PAST_END));
+    assert_eq!(read(&cpu, &other, page(private, 1)), 8);
+    let tail = |at: u64| page(shared, 10).checked_add(at).unwrap();
+    assert_eq!(cpu.program(&space).read_u64(tail(16)), Ok(0), "the rest of the last page is zeros");
+    // A program may write past the end of the last page. That is not what comes when the file grows.
+    cpu.program(&space).write_u64(tail(24), 77).unwrap();
+    file.set_size(64 * PAGE).unwrap();
+    assert_eq!(cpu.program(&space).read_u64(tail(24)), Ok(0));
+    assert_eq!(read(&cpu, &space, page(shared, 9)), 109);
+    drop(other);
+}
+
+#[test]
+fn a_hole_is_zeros_and_private_copies_stay() {
+    let machine = machine(32, 1);
+    let (backing, store) = MemoryFile::new(numbered(16));
+    let file = machine.memory().create_file(backing, 16 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let shared = space.mmap_file(&file_request(0, 16, RW, MapFlags::SHARED), &file).unwrap();
+    let private = space.mmap_file(&file_request(0, 16, RW, MapFlags::empty()), &file).unwrap();
+    for at in 0..16 {
+        write(&cpu, &space, page(shared, at), at + 100);
+    }
+    write(&cpu, &space, page(private, 5), 1);
+    assert_eq!(read(&cpu, &space, page(private, 6)), 106);
+    let hole = 4 * PAGE..8 * PAGE + 8;
+    store.bytes.lock().unwrap()[hole.start as usize..hole.end as usize].fill(0);
+    file.punch(hole).unwrap();
+    for at in 4..9 {
+        assert_eq!(read(&cpu, &space, page(shared, at)), 0, "page {at}");
+    }
+    assert_eq!((read(&cpu, &space, page(shared, 3)), read(&cpu, &space, page(shared, 9))), (103, 109));
+    assert_eq!((read(&cpu, &space, page(private, 5)), read(&cpu, &space, page(private, 6))), (1, 0));
+}
+
+#[test]
+fn one_flush_unmaps_a_file_from_a_space() {
+    let machine = machine(64, 2);
+    let (backing, _) = MemoryFile::new(numbered(1024));
+    let file = machine.memory().create_file(backing, 1024 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let other = machine.vcpu(1).unwrap();
+    let addr = space.mmap_file(&file_request(0, 1024, READ, MapFlags::SHARED), &file).unwrap();
+    for at in 0..1024 {
+        assert_eq!(read(&cpu, &space, page(addr, at)), at + 1);
+    }
+    drop(cpu);
+    assert_eq!(read(&other, &space, addr), 1);
+    let count = || machine.memory().event(VmEvent::TlbShootdownDiscard);
+    let before = count();
+    file.set_size(0).unwrap();
+    assert!(count() - before <= 1, "{} shootdowns", count() - before);
+    assert_eq!((space.figures().resident_file, file.figures().cached), (0, 0));
+}

@@ -1,0 +1,12 @@
+//! Files: mapped, read, written, truncated.
+
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cut;
+mod mapped;
+mod random;
+mod written;

@@ -1,0 +1,198 @@
+//! Pages of files in mappings.
+
+use crate::common::*;
+use std::sync::atomic::Ordering;
+
+const PRIVATE: MapFlags = MapFlags::empty();
+const SHARED: MapFlags = MapFlags::SHARED;
+const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd);
+const BUS: AccessError<FaultError> = AccessError::Fault(FaultError::Bus);
+
+/// Pages with their number, from 1 on, in each word.
+pub(crate) fn numbered(pages: u64) -> Vec<u8> {
+    (1..=pages).flat_map(|page| page.to_le_bytes().repeat(512)).collect()
+}
+
+#[test]
+fn a_private_mapping_reads_the_file_and_keeps_what_it_writes() {
+    let machine = machine(16, 1);
+    let (backing, store) = MemoryFile::new(numbered(8));
+    let file = machine.memory().create_file(backing, 8 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(2, 4, RW, PRIVATE), &file).unwrap();
+    for at in 0..4 {
+        assert_eq!(read(&cpu, &space, page(addr, at)), at + 3);
+    }
+    assert_eq!(store.reads.load(Ordering::Relaxed), 4, "each page is read once");
+    write(&cpu, &space, page(addr, 1), 100);
+    // One that was not touched before.
+    let other = space.mmap_file(&file_request(6, 2, RW, PRIVATE), &file).unwrap();
+    write(&cpu, &space, page(other, 1), 200);
+    assert_eq!((read(&cpu, &space, page(addr, 1)), read(&cpu, &space, page(other, 1))), (100, 200));
+    assert_eq!(cpu.program(&space).read_u64(page(other, 1).checked_add(8).unwrap()).unwrap(), 8);
+    assert_eq!(read_file(&file, 3 * PAGE, 8), 4_u64.to_le_bytes(), "the file is as it was");
+    let figures = space.figures();
+    assert_eq!((figures.resident_anonymous, figures.resident_file), (2 * PAGE, 3 * PAGE));
+    assert_eq!(file.figures().dirty, 0);
+}
+
+#[test]
+fn what_one_program_writes_to_a_shared_mapping_others_and_calls_see() {
+    let machine = machine(16, 2);
+    let (backing, store) = MemoryFile::new(numbered(4));
+    let file = machine.memory().create_file(backing, 4 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let other = create_space(&machine);
+    let ours = space.mmap_file(&file_request(0, 4, RW, SHARED), &file).unwrap();
+    let theirs = other.mmap_file(&file_request(1, 2, RW, SHARED), &file).unwrap();
+    let private = other.mmap_file(&file_request(1, 2, READ, PRIVATE), &file).unwrap();
+    assert_eq!(read(&cpu, &other, private), 2);
+    write(&cpu, &space, page(ours, 1), 70);
+    assert_eq!((read(&cpu, &other, theirs), read(&cpu, &other, private)), (70, 70));
+    write(&cpu, &other, page(theirs, 1), 80);
+    assert_eq!(read(&cpu, &space, page(ours, 2)), 80);
+    assert_eq!(read_file(&file, 2 * PAGE, 8), 80_u64.to_le_bytes());
+    write_file(&file, PAGE, &90_u64.to_le_bytes());
+    assert_eq!((read(&cpu, &space, page(ours, 1)), read(&cpu, &other, private)), (90, 90));
+    assert_eq!(file.figures().dirty, 2);
+    assert_eq!(store.writes.load(Ordering::Relaxed), 0);
+    file.sync(ALL, false).unwrap();
+    assert_eq!(&store.bytes.lock().unwrap()[PAGE as usize..][..8], 90_u64.to_le_bytes());
+    assert_eq!((file.figures().dirty, store.writes.load(Ordering::Relaxed)), (0, 1), "two pages in a row");
+    // Writes are noticed again.
+    write(&cpu, &space, page(ours, 1), 91);
+    assert_eq!((file.figures().dirty, read(&cpu, &other, theirs)), (1, 91));
+    drop(other);
+}
+
+#[test]
+fn a_fault_maps_what_is_cached_around_it() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(64));
+    let file = machine.memory().create_file(backing, 64 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    assert_eq!(read_file(&file, 0, (64 * PAGE) as usize).len() as u64, 64 * PAGE);
+    let at = VirtAddr(GIB + 3 * PAGE);
+    let request = file_request(3, 40, READ, PRIVATE);
+    let addr = space.mmap_file(&request.at(at, MapFlags::FIXED), &file).unwrap();
+    let resident = |space: &HostSpace<'_>| space.figures().resident_file / PAGE;
+    // The first window begins with the mapping, and has 16 pages, as in Linux.
+    assert_eq!(read(&cpu, &space, page(addr, 2)), 6);
+    assert_eq!(resident(&space), 16);
+    // A window by the address, of which one page is mapped already: three are.
+    assert_eq!(read(&cpu, &space, page(addr, 20)), 24);
+    assert_eq!(resident(&space), 29);
+    assert_eq!(read(&cpu, &space, page(addr, 39)), 43);
+    assert_eq!(resident(&space), 40);
+    for at in 0..40 {
+        assert_eq!(read(&cpu, &space, page(addr, at)), at + 4);
+    }
+}
+
+#[test]
+fn past_the_end_and_where_reading_fails_is_sigbus() {
+    let machine = machine(16, 1);
+    let (backing, store) = MemoryFile::new(numbered(3));
+    let file = machine.memory().create_file(backing, 2 * PAGE + 8).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let shared = space.mmap_file(&file_request(0, 8, RW, SHARED), &file).unwrap();
+    let private = space.mmap_file(&file_request(0, 8, RW, PRIVATE), &file).unwrap();
+    for addr in [shared, private] {
+        assert_eq!(cpu.program(&space).read_u64(page(addr, 3)), Err(PAST_END));
+        assert_eq!(cpu.program(&space).write_u64(page(addr, 4), 1), Err(PAST_END));
+    }
+    store.fails_reads.store(true, Ordering::Relaxed);
+    assert_eq!(cpu.program(&space).read_u64(shared), Err(BUS));
+    assert_eq!(cpu.program(&space).write_u64(private, 1), Err(BUS));
+    assert_eq!(file.figures().cached, 0);
+    store.fails_reads.store(false, Ordering::Relaxed);
+    assert_eq!(read(&cpu, &space, shared), 1, "it is read again");
+    // The bytes past the end are zeros, whatever the backing has there.
+    assert_eq!(cpu.program(&space).read_u64(page(shared, 2).checked_add(8).unwrap()), Ok(0));
+    assert_eq!(read(&cpu, &space, page(private, 2)), 3);
+}
+
+#[test]
+fn a_child_shares_the_file_and_not_the_copies() {
+    let machine = machine(16, 1);
+    let (backing, store) = MemoryFile::new(numbered(4));
+    let file = machine.memory().create_file(backing, 4 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let shared = space.mmap_file(&file_request(0, 4, RW, SHARED), &file).unwrap();
+    let private = space.mmap_file(&file_request(0, 4, RW, PRIVATE), &file).unwrap();
+    drop(file);
+    assert_eq!(store.files.load(Ordering::Relaxed), 1, "mappings keep the file");
+    write(&cpu, &space, private, 10);
+    assert_eq!(read(&cpu, &space, page(private, 1)), 2);
+    write(&cpu, &space, shared, 20);
+    let child = space.fork().unwrap();
+    write(&cpu, &child, private, 11);
+    write(&cpu, &child, page(private, 1), 12);
+    write(&cpu, &child, page(shared, 2), 30);
+    assert_eq!((read(&cpu, &space, private), read(&cpu, &space, page(private, 1))), (10, 2));
+    assert_eq!((read(&cpu, &space, page(shared, 2)), read(&cpu, &child, shared)), (30, 20));
+    drop(space);
+    assert_eq!(store.files.load(Ordering::Relaxed), 1, "the child's mappings keep it");
+    assert_eq!(read(&cpu, &child, page(private, 2)), 30, "not copied, so it is the file's");
+    drop(child);
+    assert_eq!(store.files.load(Ordering::Relaxed), 0);
+    let bytes = store.bytes.lock().unwrap();
+    let word = |page: usize| u64::from_le_bytes(bytes[page << 12..][..8].try_into().unwrap());
+    assert_eq!((word(0), word(1), word(2)), (20, 2, 30), "what is dirty is written at the end");
+}
+
+#[test]
+fn permissions_moves_and_discards_keep_the_file() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(8));
+    let file = machine.memory().create_file(backing, 8 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let shared = space.mmap_file(&file_request(0, 8, RW, SHARED), &file).unwrap();
+    write(&cpu, &space, page(shared, 1), 50);
+    assert_eq!(read(&cpu, &space, shared), 1);
+    space.mprotect(shared, 8 * PAGE, READ, false).unwrap();
+    assert_eq!(cpu.program(&space).write_u64(shared, 1), Err(DENIED));
+    space.mprotect(shared, 8 * PAGE, RW, false).unwrap();
+    // The page is clean: the write must be noticed although the mapping allows it.
+    write(&cpu, &space, shared, 51);
+    assert_eq!(file.figures().dirty, 2);
+    let moved = space.mremap(shared, 8 * PAGE, 8 * PAGE, MOVE, Some(VirtAddr(3 * GIB))).unwrap();
+    assert_eq!((read(&cpu, &space, moved), read(&cpu, &space, page(moved, 1))), (51, 50));
+    file.sync(ALL, false).unwrap();
+    write(&cpu, &space, page(moved, 1), 52);
+    assert_eq!(file.figures().dirty, 1);
+    space.madvise(moved, 8 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(space.figures().resident_file, 0);
+    assert_eq!(read(&cpu, &space, page(moved, 1)), 52, "the cache has it");
+    let private = space.mmap_file(&file_request(0, 8, RW, PRIVATE), &file).unwrap();
+    write(&cpu, &space, private, 53);
+    space.madvise(private, PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(read(&cpu, &space, private), 51, "the copy is gone");
+    space.munmap(moved, 8 * PAGE).unwrap();
+    space.munmap(private, 8 * PAGE).unwrap();
+    assert_eq!((space.figures().resident_file, file.figures().cached), (0, 2));
+}
+
+#[test]
+fn mincore_and_will_need_are_of_the_cache() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(8));
+    let file = machine.memory().create_file(backing, 6 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 8, RW, PRIVATE), &file).unwrap();
+    let in_memory = |space: &HostSpace<'_>| {
+        let mut pages = Vec::new();
+        space.mincore(addr, 8 * PAGE, |page| pages.push(u8::from(page))).unwrap();
+        pages
+    };
+    assert_eq!(in_memory(&space), [0; 8]);
+    assert_eq!(read_file(&file, 2 * PAGE, 8), 3_u64.to_le_bytes());
+    write(&cpu, &space, page(addr, 4), 9);
+    assert_eq!(in_memory(&space), [0, 0, 1, 0, 1, 0, 0, 0]);
+    space.madvise(addr, 8 * PAGE, Advice::WillNeed).unwrap();
+    assert_eq!(in_memory(&space), [1, 1, 1, 1, 1, 1, 0, 0]);
+    assert_eq!(space.figures().resident_file, 0, "nothing is mapped");
+    // As Linux: what cannot be brought in is no error of the mapping, but one of the advice.
+    assert_eq!(space.madvise(addr, 8 * PAGE, Advice::PopulateRead), Err(Error::BadAddress));
+    assert_eq!(space.figures().resident_file, 5 * PAGE);
+}

@@ -1,0 +1,280 @@
+//! Random operations on one file by several programs: a model knows each word of the file and of each copy.
+
+use crate::common::*;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+/// Pages that the file may have.
+const PAGES: u64 = 40;
+const WORDS: u64 = PAGE / 8;
+
+/// A mapping of a program, with the copies that it has made of pages.
+#[derive(Clone)]
+struct Area {
+    addr: VirtAddr,
+    first: u64,
+    pages: u64,
+    shared: bool,
+    copies: BTreeMap<u64, Vec<u64>>,
+}
+
+/// The file as it must be.
+struct Model {
+    words: Vec<u64>,
+    size: u64,
+}
+
+impl Model {
+    fn page(&self, page: u64) -> Vec<u64> {
+        let at = (page * WORDS) as usize;
+        self.words[at..at + WORDS as usize].to_vec()
+    }
+
+    fn has(&self, page: u64) -> bool {
+        page * PAGE < self.size
+    }
+
+    fn set_size(&mut self, size: u64) {
+        let least = size.min(self.size) as usize / 8;
+        self.words[least..].fill(0);
+        self.size = size;
+    }
+}
+
+/// What a program that fails to access a page may be told.
+fn is_failure(error: &AccessError<FaultError>) -> bool {
+    *error == AccessError::Fault(FaultError::Bus)
+}
+
+struct Scene<'m> {
+    file: File<'m, HostPlatform>,
+    model: Model,
+    programs: Vec<(HostSpace<'m>, Vec<Area>)>,
+    random: Random,
+    next: u64,
+    /// Whether reads may fail at this moment.
+    fails: bool,
+}
+
+impl Scene<'_> {
+    fn new_value(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    /// A program, one of its areas, a page of that and a word of the page.
+    fn some_place(&mut self) -> Option<(usize, usize, u64, u64)> {
+        let who = self.random.below(self.programs.len() as u64) as usize;
+        let areas = self.programs[who].1.len() as u64;
+        if areas == 0 {
+            return None;
+        }
+        let area = self.random.below(areas) as usize;
+        let nth = self.random.below(self.programs[who].1[area].pages);
+        Some((who, area, nth, self.random.below(WORDS)))
+    }
+
+    fn read(&mut self, cpu: &Vcpu) {
+        let Some((who, area, nth, word)) = self.some_place() else { return };
+        let (space, areas) = &self.programs[who];
+        let area = &areas[area];
+        let index = area.first + nth;
+        let wanted = match area.copies.get(&index) {
+            Some(copy) => Ok(copy[word as usize]),
+            None if self.model.has(index) => Ok(self.model.page(index)[word as usize]),
+            None => Err(AccessError::Fault(FaultError::PastEnd)),
+        };
+        let found = cpu.program(space).read_u64(page(area.addr, nth).checked_add(word * 8).unwrap());
+        if !(self.fails && found.as_ref().is_err_and(is_failure)) {
+            assert_eq!(found, wanted, "page {index} word {word}, shared: {}", area.shared);
+        }
+    }
+
+    fn write(&mut self, cpu: &Vcpu) {
+        let Some((who, area, nth, word)) = self.some_place() else { return };
+        let value = self.new_value();
+        let (space, areas) = &mut self.programs[who];
+        let area = &mut areas[area];
+        let index = area.first + nth;
+        let is_past = (index * WORDS + word) * 8 >= self.model.size;
+        if is_past && self.model.has(index) {
+            return;
+        }
+        let done = cpu.program(space).write_u64(page(area.addr, nth).checked_add(word * 8).unwrap(), value);
+        match done {
+            Err(error) if self.fails && is_failure(&error) => {}
+            _ if area.copies.contains_key(&index) || self.model.has(index) => {
+                assert_eq!(done, Ok(()), "page {index}");
+                if area.shared {
+                    self.model.words[(index * WORDS + word) as usize] = value;
+                } else {
+                    let copy = area.copies.entry(index).or_insert_with(|| self.model.page(index));
+                    copy[word as usize] = value;
+                }
+            }
+            _ => assert_eq!(done, Err(AccessError::Fault(FaultError::PastEnd)), "page {index}"),
+        }
+    }
+
+    fn call(&mut self) {
+        let at = self.random.below(PAGES * WORDS) * 8;
+        let words = 1 + self.random.below(2 * WORDS);
+        if self.random.chance(50) {
+            let end = (at + words * 8).min(self.model.size).max(at);
+            let mut bytes = vec![0; (words * 8) as usize];
+            let done = self.file.read(at, &mut Buffer::new(&mut bytes));
+            if done.stopped.is_some() {
+                assert!(self.fails && done.stopped == Some(PageError::File(FileError::Io)), "{done:?}");
+            } else {
+                assert_eq!(done.bytes, end - at);
+            }
+            for (word, found) in bytes[..done.bytes as usize].chunks_exact(8).enumerate() {
+                let wanted = self.model.words[at as usize / 8 + word];
+                assert_eq!(u64::from_le_bytes(found.try_into().unwrap()), wanted, "word {word} from {at}");
+            }
+            return;
+        }
+        let words = words.min(PAGES * WORDS - at / 8);
+        let values: Vec<u64> = (0..words).map(|_| self.new_value()).collect();
+        let mut bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let done = self.file.write(at, &mut Buffer::new(&mut bytes));
+        assert!(done.stopped.is_none() || self.fails, "{done:?}");
+        assert_eq!(done.bytes % 8, 0);
+        if done.bytes > 0 {
+            self.model.size = self.model.size.max(at + done.bytes);
+        }
+        let at = at as usize / 8;
+        self.model.words[at..at + done.bytes as usize / 8]
+            .copy_from_slice(&values[..done.bytes as usize / 8]);
+    }
+
+    fn cut(&mut self, store: &FileStore) {
+        if self.random.chance(50) {
+            let size = self.random.below(PAGES * WORDS + 1) * 8;
+            self.file.set_size(size).unwrap();
+            self.model.set_size(size);
+            // What is stored past the end is the embedder's to cut.
+            store.bytes.lock().unwrap().truncate(size as usize);
+            for area in self.programs.iter_mut().flat_map(|program| &mut program.1) {
+                area.copies.retain(|&page, _| page < size.div_ceil(PAGE));
+            }
+            return;
+        }
+        let start = self.random.below(PAGES * WORDS);
+        let end = start + self.random.below(4 * WORDS);
+        if self.file.punch(start * 8..end * 8).is_ok() {
+            // What is stored of whole pages is the embedder's to free.
+            let mut bytes = store.bytes.lock().unwrap();
+            let (first, last) = (start * 8, (end * 8).min(self.model.size));
+            let whole = (
+                first.next_multiple_of(PAGE),
+                if end * 8 >= self.model.size { last } else { last / PAGE * PAGE },
+            );
+            let stored = bytes.len() as u64;
+            if whole.0 < whole.1.min(stored) {
+                bytes[whole.0 as usize..whole.1.min(stored) as usize].fill(0);
+            }
+            let last = last / 8;
+            if start < last {
+                self.model.words[start as usize..last as usize].fill(0);
+            }
+        } else {
+            assert!(self.fails);
+        }
+    }
+
+    fn change_mappings(&mut self) {
+        let who = self.random.below(self.programs.len() as u64) as usize;
+        let (space, areas) = &mut self.programs[who];
+        match self.random.below(10) {
+            0..=3 if areas.len() < 6 => {
+                let first = self.random.below(PAGES);
+                let pages = 1 + self.random.below(PAGES - first);
+                let shared = self.random.chance(50);
+                let flags = if shared { MapFlags::SHARED } else { MapFlags::empty() };
+                let addr = space.mmap_file(&file_request(first, pages, RW, flags), &self.file).unwrap();
+                areas.push(Area { addr, first, pages, shared, copies: BTreeMap::new() });
+            }
+            4..=5 if !areas.is_empty() => {
+                let area = areas.swap_remove(self.random.below(areas.len() as u64) as usize);
+                space.munmap(area.addr, area.pages * PAGE).unwrap();
+            }
+            6 if !areas.is_empty() => {
+                let which = self.random.below(areas.len() as u64) as usize;
+                let area = &mut areas[which];
+                let len = area.pages * PAGE;
+                space.mprotect(area.addr, len, READ, false).unwrap();
+                space.mprotect(area.addr, len, RW, false).unwrap();
+                let moved = space.mremap(area.addr, len, len + PAGE, RemapFlags::MAYMOVE, VirtAddr(0));
+                // Grown by a page, which is cut off again.
+                let moved = moved.unwrap();
+                space.munmap(page(moved, area.pages), PAGE).unwrap();
+                area.addr = moved;
+            }
+            7 if !areas.is_empty() => {
+                let which = self.random.below(areas.len() as u64) as usize;
+                let area = &mut areas[which];
+                space.madvise(area.addr, area.pages * PAGE, Advice::DontNeed).unwrap();
+                area.copies.clear();
+            }
+            8 if self.programs.len() < 4 => {
+                let child = (self.programs[who].0.fork().unwrap(), self.programs[who].1.clone());
+                self.programs.push(child);
+            }
+            9 if self.programs.len() > 1 => drop(self.programs.swap_remove(who)),
+            _ => {}
+        }
+    }
+}
+
+/// Random operations: each word of the file and of each private copy is the one that was written last.
+#[test]
+fn each_word_is_the_one_that_was_written_last() {
+    let operations = setting("QUIRE_OPS", 30_000);
+    for seed in 0..setting("QUIRE_SEEDS", 2) {
+        let machine = machine(64, 1);
+        let (backing, store) = MemoryFile::new(Vec::new());
+        let file = machine.memory().create_file(backing, 0).unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
+        let model = Model { words: vec![0; (PAGES * WORDS) as usize], size: 0 };
+        let (programs, random) = (vec![(space, Vec::new())], Random(seed));
+        let mut scene = Scene { file, model, programs, random, next: 0, fails: false };
+        for nth in 0..operations {
+            match scene.random.below(100) {
+                0..=34 => scene.read(&cpu),
+                35..=69 => scene.write(&cpu),
+                70..=79 => scene.call(),
+                80..=83 => scene.cut(&store),
+                84..=92 => scene.change_mappings(),
+                93..=95 => {
+                    let wrote = scene.file.sync(0..u64::MAX, false);
+                    assert!(wrote.is_ok() || scene.fails || seed % 2 == 1, "{wrote:?}");
+                    if wrote.is_ok() && seed % 2 == 0 {
+                        let bytes = store.bytes.lock().unwrap();
+                        for (word, wanted) in
+                            scene.model.words[..scene.model.size as usize / 8].iter().enumerate()
+                        {
+                            let stored = bytes.get(word * 8..word * 8 + 8);
+                            let stored =
+                                stored.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
+                            assert_eq!(stored, *wanted, "word {word} is not what a sync must have written");
+                        }
+                    }
+                }
+                96 => _ = scene.file.invalidate(0..u64::MAX),
+                97 if seed % 2 == 1 => {
+                    scene.fails = !scene.fails;
+                    store.fails_reads.store(scene.fails, Ordering::Relaxed);
+                }
+                98 => _ = scene.file.write_back(0..u64::MAX, Wait::No),
+                _ => {}
+            }
+            if nth % 500 == 0 {
+                assert_audit(&machine);
+            }
+        }
+        let Scene { file, programs, .. } = scene;
+        drop((file, programs));
+        assert_eq!(store.files.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,49 @@
+//! Writing back.
+
+use crate::common::*;
+use crate::mapped::numbered;
+use std::sync::atomic::Ordering;
+
+#[test]
+fn an_error_is_told_to_each_opening_once() {
+    let machine = machine(16, 1);
+    let (backing, store) = MemoryFile::new(numbered(4));
+    let file = machine.memory().create_file(backing, 4 * PAGE).unwrap();
+    let other = file.open().unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 4, RW, MapFlags::SHARED), &file).unwrap();
+    write(&cpu, &space, addr, 5);
+    store.fails_writes.store(true, Ordering::Relaxed);
+    assert_eq!(space.msync(addr, PAGE, SyncFlags::SYNC), Err(Error::File(FileError::Io)));
+    store.fails_writes.store(false, Ordering::Relaxed);
+    // As in Linux the page is clean, and the error is told once to each.
+    assert_eq!(file.figures().dirty, 0);
+    assert_eq!(space.msync(addr, PAGE, SyncFlags::SYNC), Ok(()));
+    assert_eq!((other.sync(ALL, false), other.sync(ALL, false)), (Err(FileError::Io), Ok(())));
+    assert_eq!(file.open().unwrap().sync(ALL, false), Ok(()));
+    write(&cpu, &space, addr, 6);
+    assert_eq!(space.msync(addr, PAGE, SyncFlags::ASYNC), Ok(()));
+    assert_eq!((file.figures().dirty, store.writes.load(Ordering::Relaxed)), (1, 1));
+    assert_eq!(space.msync(addr, PAGE, SyncFlags::SYNC), Ok(()));
+    assert_eq!(&store.bytes.lock().unwrap()[..8], 6_u64.to_le_bytes());
+}
+
+#[test]
+fn a_pinned_page_stays_dirty_and_is_written() {
+    let machine = machine(16, 1);
+    let (backing, store) = MemoryFile::new(numbered(2));
+    let file = machine.memory().create_file(backing, 2 * PAGE).unwrap();
+    let (_cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 2, RW, MapFlags::SHARED), &file).unwrap();
+    let pinned = space.pin_page(addr, Access::Write).unwrap();
+    assert_eq!(file.figures().dirty, 1);
+    file.sync(ALL, false).unwrap();
+    assert_eq!(file.figures().dirty, 1, "the device may write at any time");
+    drop(pinned);
+    file.sync(ALL, false).unwrap();
+    assert_eq!((file.figures().dirty, store.written.load(Ordering::Relaxed) >= PAGE), (0, true));
+    // A device that ends after the page was made clean by its program.
+    let pinned = space.pin_page(addr, Access::Read).unwrap();
+    drop(pinned);
+    assert_eq!(file.figures().dirty, 0);
+}
