@@ -21,6 +21,7 @@ impl<P: Platform> NodeSlabs<P> {
     /// # Errors
     ///
     /// When there is no frame for the caches.
+    #[cfg_attr(debug_assertions, track_caller)]
     pub fn new(frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
         let wide = SlabCache::new(frames, pin, "folio_store_node")?;
         let narrow = SlabCache::new(frames, pin, "folio_store_narrow")?;
@@ -48,11 +49,13 @@ pub struct NodesOn<'f, P: Platform> {
 // SAFETY: nodes come from slab caches and go back to them through the epoch of this machine's frames; a
 // retired object is left as it is until the epoch has passed.
 unsafe impl<P: Platform> NodeSource for NodesOn<'_, P> {
+    #[cfg_attr(debug_assertions, track_caller)]
     fn allocate_wide(&self) -> Result<NonNull<Wide>, AllocError> {
         let pin = self.frames.platform().pin();
         self.slabs.wide.allocate(self.frames, &pin, MaybeUninit::uninit()).map(NonNull::cast)
     }
 
+    #[cfg_attr(debug_assertions, track_caller)]
     fn allocate_narrow(&self) -> Result<NonNull<Narrow>, AllocError> {
         let pin = self.frames.platform().pin();
         self.slabs.narrow.allocate(self.frames, &pin, MaybeUninit::uninit()).map(NonNull::cast)

@@ -49,7 +49,6 @@ impl<'m, P: Platform> File<'m, P> {
     /// # Errors
     ///
     /// [`PageError::NoMemory`].
-    #[cfg_attr(debug_assertions, track_caller)]
     pub fn open(&self) -> Result<Self, PageError> {
         let spaces = self.spaces;
         Ok(Self { spaces, handle: spaces.page_cache().open_again(&self.handle)? })

@@ -3,7 +3,8 @@
 use crate::known::KnownDifference;
 use crate::linux::Start;
 use crate::observation::{Detail, Figures, LARGE, Observation, Pages, Region, Wanted};
-use crate::past::Past;
+use crate::past::{Past, is_cached};
+use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
 use std::fmt::Write as _;
 
@@ -68,15 +69,43 @@ fn own_pages(seen: &Observation) -> impl Iterator<Item = Pages> {
     seen.pages.iter().copied().filter(|run| run.state != PageState::File)
 }
 
+/// The pages of the file that are mapped.
+fn file_pages(seen: &Observation) -> Vec<(u64, u64)> {
+    mapped_pages(seen, |region| region.file)
+}
+
+/// Cached pages of certain mappings, one run where they continue each other.
+fn mapped_pages(seen: &Observation, of: impl Fn(&Region) -> bool) -> Vec<(u64, u64)> {
+    let mut regions = seen.regions.iter().filter(|region| of(region)).peekable();
+    let mut pages: Vec<(u64, u64)> = Vec::new();
+    for run in seen.pages.iter().filter(|run| run.state == PageState::File) {
+        while regions.next_if(|region| region.end <= run.start).is_some() {}
+        let mut rest = regions.clone();
+        while let Some(region) = rest.next_if(|region| region.start < run.end) {
+            let (start, end) = (region.start.max(run.start), region.end.min(run.end));
+            match pages.last_mut() {
+                Some(last) if last.1 == start => last.1 = end,
+                _ => pages.push((start, end)),
+            }
+        }
+    }
+    pages
+}
+
 fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<(), String> {
     let all = |side: &Observation| own_pages(side).collect::<Vec<_>>();
     same("pages in memory", &all(linux), &all(quire), |run| {
         let large = if run.large { " by PMD entries" } else { "" };
         format!("{:#x}-{:#x} {:?}{large}", run.start, run.end, run.state)
     })?;
+    // Other pages than these come when Linux reads ahead, or finds no hole.
+    if !past.has_changed_file() {
+        same("pages of the file", &file_pages(linux), &file_pages(quire), |run| {
+            format!("{:#x}-{:#x}", run.0, run.1)
+        })?;
+    }
     same("pages in swap", &linux.swapped, &quire.swapped, |run| format!("{:#x}-{:#x}", run.0, run.1))?;
-    let cached = |side: &Observation| side.pages.iter().filter(|run| run.state == PageState::File).count();
-    if cached(linux) != cached(quire) {
+    if mapped_pages(linux, |_| true) != mapped_pages(quire, |_| true) {
         past.count(KnownDifference::FilePages);
     }
     Ok(())
@@ -167,21 +196,67 @@ fn tables(wanted: Wanted, kib: u64, quire: &Observation) -> Result<(), String> {
     }
 }
 
+/// Sums of pages by their addresses.
+type Sums = Vec<(u64, u64)>;
+
+/// The sums of one side: those of pages of the process's own, and those of cached pages.
+fn sums_of(past: &Past, side: &Observation) -> [Sums; 2] {
+    let mut regions = side.regions.iter().peekable();
+    let mut sums = [Sums::new(), Sums::new()];
+    for &(addr, sum) in &side.sums {
+        while regions.next_if(|region| region.end <= addr).is_some() {}
+        let Some(region) = regions.peek().filter(|region| past.contents(region).is_none()) else { continue };
+        sums[usize::from(is_cached(region))].push((addr, sum));
+    }
+    sums
+}
+
 fn sums(past: &Past, linux: &Observation, quire: &Observation) -> Result<(), String> {
-    let all = |side: &Observation| {
-        let mut regions = side.regions.iter().peekable();
-        let mut sums = Vec::with_capacity(side.sums.len());
-        for &(addr, sum) in &side.sums {
-            while regions.next_if(|region| region.end <= addr).is_some() {}
-            let comparable = regions.peek().is_some_and(|region| {
-                // A page that is only on one side because it is cached has nothing to be compared with.
-                past.contents(region).is_none() && !past.residency(region)
-            });
-            if comparable {
-                sums.push((addr, sum));
-            }
-        }
-        sums
+    let file = |side: &Observation| {
+        let pages = side.file_sums.iter().enumerate();
+        pages.map(|(page, sum)| (page as u64 * PAGE_SIZE, *sum)).collect::<Sums>()
     };
-    same("contents", &all(linux), &all(quire), |(addr, sum)| format!("page {addr:#x} with sum {sum:#x}"))
+    if linux.file_size != quire.file_size {
+        return Err(format!(
+            "the file has {:#x} bytes on Linux, {:#x} on Quire",
+            linux.file_size, quire.file_size
+        ));
+    }
+    let text = |(addr, sum): &(u64, u64)| format!("page {addr:#x} with sum {sum:#x}");
+    same("the file", &file(linux), &file(quire), text)?;
+    let [[own, cached], [quire_own, quire_cached]] = [sums_of(past, linux), sums_of(past, quire)];
+    same("contents", &own, &quire_own, text)?;
+    // A page that is only on one side because it is cached has nothing to be compared with but the file.
+    let both = |these: &Sums, others: &Sums| -> Sums {
+        these
+            .iter()
+            .copied()
+            .filter(|(addr, _)| others.binary_search_by_key(addr, |sum| sum.0).is_ok())
+            .collect()
+    };
+    same("contents", &both(&cached, &quire_cached), &both(&quire_cached, &cached), text)?;
+    shows_file("Linux", linux)?;
+    shows_file("Quire", quire)
+}
+
+/// Each page of the file that is mapped is as calls see it, but for what is past the end of the file.
+fn shows_file(name: &str, side: &Observation) -> Result<(), String> {
+    let whole = (side.file_size / PAGE_SIZE) as usize;
+    let whole = &side.file_sums[..whole.min(side.file_sums.len())];
+    let mut regions = side.regions.iter().peekable();
+    let mut runs = side.pages.iter().peekable();
+    for &(addr, sum) in &side.sums {
+        while regions.next_if(|region| region.end <= addr).is_some() {}
+        while runs.next_if(|run| run.end <= addr).is_some() {}
+        let region = regions.peek().filter(|region| region.file && region.start <= addr);
+        let mapped = runs.peek().is_some_and(|run| run.start <= addr && run.state == PageState::File);
+        let Some(region) = region.filter(|_| mapped) else { continue };
+        let page = (region.offset.wrapping_add(addr - region.start) / PAGE_SIZE) as usize;
+        if whole.get(page).is_some_and(|there| *there != sum) {
+            return Err(format!(
+                "{name} shows page {page:#x} of the file at {addr:#x} with sum {sum:#x}, not as it is"
+            ));
+        }
+    }
+    Ok(())
 }

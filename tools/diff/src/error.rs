@@ -2,6 +2,7 @@
 
 use crate::linux::OracleError;
 use quire_host::{MachineError, VcpuError};
+use quire_mm::file::PageError;
 use quire_mm::space::Error;
 
 /// Why the sides cannot be compared at all.
@@ -26,6 +27,9 @@ pub enum DiffError {
          others (0 and 1 can be compared)"
     )]
     StrictOvercommit,
+    /// The machine has no memory for a program's file.
+    #[error("the machine's file: {0}")]
+    File(#[source] PageError),
     /// A space that looks like the oracle's processes cannot be made.
     #[error("a space like Linux's cannot be made: {0}")]
     Space(#[source] Error),

@@ -30,9 +30,7 @@ differences! {
     SharedRemap = "shared-remap",
     /// Shared memory that was untouched at a fork is not shared with the child.
     SharedFork = "shared-fork",
-    /// What is written through one mapping of a file is not seen through another.
-    FileContents = "file-contents",
-    /// Which pages of files and shared memory are in memory: there is no page cache.
+    /// Which pages of shared memory are in memory, and of a file in memory with holes.
     FilePages = "file-pages",
     /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a
     /// host with swap space of its own where pages go cannot be compared.
@@ -43,8 +41,6 @@ differences! {
     LockedDontUnmap = "locked-dontunmap",
     /// Linux leaves the mappings split that a `MAP_FIXED` was to replace in part, when it fails after that.
     FailedSplit = "failed-split",
-    /// Sizes of files are not known here, so nothing ends in SIGBUS.
-    FileSize = "file-size",
     /// A call, or a form of one, that is not built.
     NotBuilt = "not-built",
     /// `MAP_32BIT` begins to search for a range at a random address: Linux's choice is taken over.

@@ -18,6 +18,7 @@
 //! - `coverage`: which calls, flags, places and results have occurred together.
 //! - `known`: differences that remain, by name.
 //! - `past`: which of them there is, by what a program did before.
+//! - `quire_file`: the file of a program on Quire.
 //! - `quire`: the same program on Quire.
 //! - `threads`: concurrent programs on one address space.
 //! - `compare`: comparing the observations of both sides.
@@ -38,6 +39,7 @@ pub mod observation;
 mod past;
 pub mod program;
 mod quire;
+mod quire_file;
 mod random;
 mod run;
 mod shrink;

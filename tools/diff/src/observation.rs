@@ -98,6 +98,10 @@ pub struct Observation {
     pub figures: Option<Figures>,
     /// Address and checksum of each readable page that is in memory and no page of zeros, if wanted.
     pub sums: Vec<(u64, u64)>,
+    /// Size of the file, if sums are wanted.
+    pub file_size: u64,
+    /// Checksums of its pages up to a number of them, with zeros past its end, if wanted.
+    pub file_sums: Vec<u64>,
     /// The vector of `mincore`, one entry a page.
     pub residency: Vec<bool>,
 }
@@ -150,6 +154,8 @@ impl Observation {
         self.swapped.clear();
         self.details.clear();
         self.sums.clear();
+        self.file_sums.clear();
+        self.file_size = 0;
         self.residency.clear();
         self.figures = None;
     }

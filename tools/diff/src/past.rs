@@ -4,7 +4,7 @@ use crate::known::{KnownCounts, KnownDifference};
 use crate::linux::probes;
 use crate::observation::{LARGE, Observation, Pages, Region};
 use crate::program::names::*;
-use crate::program::{Call, Outcome};
+use crate::program::{Call, Outcome, Store};
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
 
@@ -12,14 +12,16 @@ use quire_mm::space::{PageState, VmFlags};
 const GUARDS: [u64; 2] = [MADV_GUARD_INSTALL, MADV_GUARD_REMOVE];
 
 /// The part of a program's history that decides what may differ.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Past {
     /// Processes that were forked.
     forks: u32,
     /// Ranges that were kept from children.
     kept_from_children: Vec<(u64, u64)>,
-    /// A file was written through a shared mapping.
-    file_written: bool,
+    /// The file may have pages that were never written, or brought in by what is read ahead.
+    changed: bool,
+    /// Where the file is.
+    store: Store,
     /// The host pages out to a device that is not the comparison's own.
     foreign_swap: bool,
     /// Pages were moved.
@@ -34,8 +36,13 @@ pub(crate) struct Past {
     counts: KnownCounts,
 }
 
+/// Whether a mapping is of shared memory that is no file.
+fn is_shared_memory(region: &Region) -> bool {
+    !region.file && region.flags.contains(VmFlags::MAYSHARE)
+}
+
 /// Whether a mapping's pages are no process's own.
-fn is_cached(region: &Region) -> bool {
+pub(crate) fn is_cached(region: &Region) -> bool {
     region.file || region.flags.contains(VmFlags::MAYSHARE)
 }
 
@@ -156,8 +163,19 @@ fn overlapping(regions: &[Region], addr: u64, len: u64) -> impl Iterator<Item = 
 
 impl Past {
     /// Of a program that begins.
-    pub(crate) fn new(foreign_swap: bool) -> Self {
-        Self { foreign_swap, ..Self::default() }
+    pub(crate) fn new(foreign_swap: bool, store: Store) -> Self {
+        Self {
+            forks: 0,
+            kept_from_children: Vec::new(),
+            changed: false,
+            store,
+            foreign_swap,
+            moved: false,
+            without_tables: Vec::new(),
+            emptied: Vec::new(),
+            lazy: Vec::new(),
+            counts: KnownCounts::new(),
+        }
     }
 
     /// Whether an operation is known to end differently, with Quire's mappings as they are before it. The
@@ -169,17 +187,17 @@ impl Past {
         before: &[Region],
     ) -> Option<KnownDifference> {
         let [addr, len, third, fourth, ..] = args;
-        let shared = |region: &Region| region.flags.contains(VmFlags::MAYSHARE);
         let known = match call {
             Call::Mremap if len != third || fourth & MREMAP_DONTUNMAP != 0 => {
-                overlapping(before, addr, len).any(shared).then_some(KnownDifference::SharedRemap)
+                overlapping(before, addr, len).any(is_shared_memory).then_some(KnownDifference::SharedRemap)
             }
             Call::Mmap if fourth & MAP_HUGETLB != 0 && probes::has_huge_pages() => {
                 Some(KnownDifference::NotBuilt)
             }
             // What it writes is not the same.
             Call::MincoreInto => {
-                overlapping(before, addr, len).any(is_cached).then_some(KnownDifference::FilePages)
+                let differs = overlapping(before, addr, len).any(|region| self.residency(region));
+                differs.then_some(KnownDifference::FilePages)
             }
             Call::Madvise if GUARDS.contains(&third) && !probes::marks_guards() => {
                 Some(KnownDifference::GuardPages)
@@ -193,24 +211,13 @@ impl Past {
         known.inspect(|&known| self.count(known))
     }
 
-    /// Whether an operation that ended alike made something that will be different.
-    pub(crate) fn diverges(&mut self, call: Call, args: [u64; 6], outcome: Outcome) -> bool {
-        let beyond = call == Call::Mmap
-            && args[3] & MAP_ANONYMOUS == 0
-            && args[4] as u32 != ZEROS
-            && args[5] >= FILE_BYTES
-            && matches!(outcome, Outcome::Value(0..));
-        if beyond {
-            self.count(KnownDifference::FileSize);
-        }
-        beyond
-    }
-
     /// Notes an operation that was made.
     pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
         const DONTNEED: [u64; 2] = [MADV_DONTNEED, MADV_DONTNEED_LOCKED];
         const KEPT_FROM_CHILDREN: [u64; 2] = [MADV_DONTFORK, MADV_WIPEONFORK];
         let [addr, len, third, ..] = args;
+        // A write that fails makes the file larger.
+        self.changed |= matches!(call, Call::Ftruncate | Call::Fallocate | Call::Pwrite);
         self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
         if call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third) {
             self.kept_from_children.push((addr, addr.saturating_add(len)));
@@ -269,8 +276,6 @@ impl Past {
         };
         let behind = addr.saturating_add(written).checked_next_multiple_of(PAGE_SIZE);
         cut(&mut self.lazy, addr & !(PAGE_SIZE - 1), behind.unwrap_or(u64::MAX));
-        self.file_written |= overlapping(&before.regions, addr, written)
-            .any(|region| region.file && region.flags.contains(VmFlags::MAYSHARE | VmFlags::WRITE));
     }
 
     /// Whether Linux's count of locked memory is wrong from now on.
@@ -384,11 +389,8 @@ impl Past {
 
     /// Whether the contents of a mapping may differ, and why.
     pub(crate) fn contents(&self, region: &Region) -> Option<KnownDifference> {
-        if region.file && self.file_written {
-            return Some(KnownDifference::FileContents);
-        }
         // Shared memory that a fork copied.
-        (self.forks > 0 && region.flags.contains(VmFlags::MAYSHARE)).then_some(KnownDifference::SharedFork)
+        (self.forks > 0 && is_shared_memory(region)).then_some(KnownDifference::SharedFork)
     }
 
     /// Whether different outcomes of an operation that leaves the sides alike are known.
@@ -415,7 +417,13 @@ impl Past {
 
     /// Whether the residency of a mapping's pages may differ.
     pub(crate) fn residency(&self, region: &Region) -> bool {
-        is_cached(region)
+        // All of a file on a disk was read before. In memory what was never written is in no cache.
+        is_shared_memory(region) || region.file && self.changed && self.store == Store::Memory
+    }
+
+    /// Whether the size of the file was changed, or its pages by a call.
+    pub(crate) fn has_changed_file(&self) -> bool {
+        self.changed
     }
 
     pub(crate) fn count(&mut self, known: KnownDifference) {

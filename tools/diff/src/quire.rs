@@ -1,14 +1,17 @@
 //! The same program on Quire.
 
+use crate::error::DiffError;
 use crate::linux::{Start, crowd, rights_of, shown_flags};
 use crate::observation::{Detail, Figures, Observation, Pages, Region, Wanted};
-use crate::program::names::{FILE, FOLDER, READ_ONLY, WRITE_ONLY, ZEROS};
-use crate::program::{Call, MOST_PROCESSES, Outcome};
+use crate::program::names::{FOLDER, ZEROS};
+use crate::program::{Call, MOST_PROCESSES, Outcome, Store};
+use crate::quire_file::ProgramFile;
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
 use quire_mm::abi::{self, CallNumber, Files, OpenFile, UserMemory};
 use quire_mm::{
+    file::File,
     space::{Errno, Error, FaultError, Limits, MappedFile, Mapping, PageState, Space, VmFlags},
     thp::HugeUse,
 };
@@ -19,54 +22,50 @@ pub(crate) type HostSpace<'m> = Space<'m, HostPlatform>;
 pub(crate) struct Processes<'m> {
     start: &'m Start,
     cpu: &'m Vcpu,
+    file: ProgramFile<'m>,
     all: [Option<HostSpace<'m>>; MOST_PROCESSES as usize],
 }
 
 /// The error of a call that is not built.
 const ENOSYS: i64 = 38;
 
-/// The number of `/dev/zero`. Its mappings are shown as those of anonymous memory.
-const ZEROS_ID: u64 = 5;
+/// The number of `/dev/zero`, which no file has. Its mappings are shown as those of anonymous memory.
+const ZEROS_ID: u64 = 1 << 48;
 
 /// The descriptors of the oracle's processes.
-struct Descriptors;
+struct Descriptors<'f, 'm>(&'f ProgramFile<'m>);
 
-impl Files for Descriptors {
+impl Files<HostPlatform> for Descriptors<'_, '_> {
     fn open_file(&self, descriptor: i32) -> Option<OpenFile> {
         let descriptor = u32::try_from(descriptor).ok()?;
-        let memory_file = OpenFile {
-            id: 1,
+        let device = OpenFile {
+            id: ZEROS_ID,
             readable: true,
             writable: true,
             refused: None,
             write_refused: None,
             exec_refused: None,
-            max_bytes: MappedFile::REGULAR_BYTES,
-            huge_alignment: false,
-            vm_flags: VmFlags::empty(),
+            max_bytes: MappedFile::DEVICE_BYTES,
+            huge_alignment: true,
+            vm_flags: VmFlags::ZEROS | VmFlags::PLACES_ITSELF,
         };
         match descriptor {
-            FILE => Some(memory_file),
-            // Opened anew, so that Linux does not make its mappings one with others.
-            READ_ONLY => Some(OpenFile { id: 3, writable: false, ..memory_file }),
-            WRITE_ONLY => Some(OpenFile { id: 4, readable: false, ..memory_file }),
             FOLDER => Some(OpenFile {
-                id: 2,
+                id: 0,
                 writable: false,
                 refused: Some(Errno::ENODEV),
-                max_bytes: MappedFile::DEVICE_BYTES,
-                ..memory_file
+                huge_alignment: false,
+                vm_flags: VmFlags::empty(),
+                ..device
             }),
-            ZEROS => Some(OpenFile {
-                id: ZEROS_ID,
-                max_bytes: MappedFile::DEVICE_BYTES,
-                huge_alignment: true,
-                vm_flags: VmFlags::ZEROS | VmFlags::PLACES_ITSELF,
-                ..memory_file
-            }),
+            ZEROS => Some(device),
             // The one that is open without access counts as not open.
-            _ => None,
+            _ => self.0.described(descriptor),
         }
+    }
+
+    fn opening(&self, descriptor: i32) -> Option<&File<'_, HostPlatform>> {
+        self.0.opening(u32::try_from(descriptor).ok()?)
     }
 }
 
@@ -87,12 +86,25 @@ impl UserMemory for Vector<'_, '_, '_> {
 
 impl<'m> Processes<'m> {
     /// The first process of a program.
-    pub(crate) fn new(machine: &'m Machine, cpu: &'m Vcpu, start: &'m Start) -> Result<Self, Error> {
+    pub(crate) fn new(
+        machine: &'m Machine,
+        cpu: &'m Vcpu,
+        (start, store): (&'m Start, Store),
+    ) -> Result<Self, DiffError> {
+        let file = ProgramFile::new(machine, start.store(store)).map_err(DiffError::File)?;
+        Self::with(machine, cpu, (start, file)).map_err(DiffError::Space)
+    }
+
+    fn with(
+        machine: &'m Machine,
+        cpu: &'m Vcpu,
+        (start, file): (&'m Start, ProgramFile<'m>),
+    ) -> Result<Self, Error> {
         let space = machine.memory().create_space_with(start.layout, start.limits)?.acting_with(start.rights);
         start.install(&space)?;
         let mut all = [const { None }; MOST_PROCESSES as usize];
         all[0] = Some(space);
-        Ok(Self { start, cpu, all })
+        Ok(Self { start, cpu, file, all })
     }
 
     /// The space of a process that lives.
@@ -144,15 +156,25 @@ impl<'m> Processes<'m> {
             Call::Crowd => {
                 let make = |call: Call, args| {
                     let number = CallNumber::from_raw(call.number());
-                    abi::call(space, number, args, &Descriptors, &Vector(None)).raw().unwrap_or(-ENOSYS)
+                    abi::call(space, number, args, &Descriptors(&self.file), &Vector(None))
+                        .raw()
+                        .unwrap_or(-ENOSYS)
                 };
                 Outcome::Value(crowd(args[0], make))
             }
+            Call::Pread | Call::Pwrite | Call::Ftruncate | Call::Fallocate | Call::Fsync => {
+                Outcome::Value(self.file.make(call, args, (&program, space)))
+            }
             _ => {
                 let into = call == Call::MincoreInto;
+                if into || call == Call::Mincore {
+                    self.file.bring_in();
+                }
                 let number = if into { Call::Mincore } else { call }.number();
                 let vector = Vector(into.then_some(&program));
-                match abi::call(space, CallNumber::from_raw(number), args, &Descriptors, &vector).raw() {
+                match abi::call(space, CallNumber::from_raw(number), args, &Descriptors(&self.file), &vector)
+                    .raw()
+                {
                     Some(value) => Outcome::Value(value),
                     None => Outcome::Unsupported,
                 }
@@ -208,6 +230,7 @@ impl<'m> Processes<'m> {
         }
         if wanted.sums {
             self.sum_pages(space, seen);
+            self.file.sum_up(seen);
         }
     }
 
@@ -290,7 +313,7 @@ fn accessed(result: Result<i64, AccessError<FaultError>>, done: u64) -> Outcome 
         Ok(value) => Outcome::Value(value),
         Err(AccessError::Fault(FaultError::NotMapped)) => signal(SIGSEGV, 1),
         Err(AccessError::Fault(FaultError::AccessDenied)) => signal(SIGSEGV, 2),
-        Err(AccessError::Fault(FaultError::Bus)) => signal(SIGBUS, 2),
+        Err(AccessError::Fault(FaultError::Bus | FaultError::PastEnd)) => signal(SIGBUS, 2),
         // A program must never run out of memory or fault for ever.
         Err(AccessError::Fault(FaultError::OutOfMemory(_))) => signal(9, 0),
         Err(_) => Outcome::Unsupported,

@@ -191,7 +191,8 @@ fn work(
     while !stop.load(Ordering::Relaxed) && done.load(Ordering::Relaxed) < options.ops {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let left = options.ops.saturating_sub(done.load(Ordering::Relaxed));
-        let program = Program::random(options.seed, number, PROGRAM_OPS.min(left.max(1)) as usize);
+        let len = PROGRAM_OPS.min(left.max(1)) as usize;
+        let program = Program::random_in(options.setup.files, options.seed, number, len);
         let verdict = sides.run(&program, Effort::Usual, Belief::Repeated, &mut report.coverage)?;
         report.add(&verdict);
         done.fetch_add(verdict.compared.max(1), Ordering::Relaxed);

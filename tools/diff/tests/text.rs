@@ -33,6 +33,7 @@ fn errors_name_the_line_and_what_is_wrong() {
         ("quire-diff 2", 1, "expected the heading"),
         ("quire-diff 1\n", 1, "window is missing"),
         ("quire-diff 1\nwindow 0x1000", 2, "multiple of 1 MiB"),
+        (&format!("{head}file tape"), 3, "no store of files"),
         (&format!("{head}1 p0 munmap(0x1000)"), 3, "takes 2 arguments"),
         (&format!("{head}\n# a remark\n1 p0 unmap(0x1000)"), 5, "no call that is known"),
         (&format!("{head}1 p0 munmap(somewhere+1, 0x1000)"), 3, "no base of an address"),

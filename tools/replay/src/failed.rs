@@ -7,6 +7,7 @@ use crate::args::{MAP_POPULATE, MLOCK_ONFAULT};
 use crate::overlap::pages_of;
 use crate::space::HostSpace;
 use quire_arch::{VirtAddr, VirtRange};
+use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn, Files};
 use quire_mm::space::{self, LockAll, PageState, VmFlags};
 use quire_trace::event::Call;
@@ -68,7 +69,7 @@ pub(super) fn on_fault(number: CallNumber, mut args: [u64; 6]) -> (CallNumber, [
 }
 
 /// Makes `call`, which failed in the recording. What it brings in is what it did on Linux before it failed.
-pub(super) fn make(space: &HostSpace<'_>, call: &Call, files: &impl Files) -> CallOutcome {
+pub(super) fn make(space: &HostSpace<'_>, call: &Call, files: &impl Files<HostPlatform>) -> CallOutcome {
     let number = CallNumber::from_raw(call.number);
     let made = |space: &HostSpace<'_>, (number, args)| abi::call(space, number, args, files, &FaultIn(space));
     let without_population = space::without_population(space);

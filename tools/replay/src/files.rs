@@ -1,5 +1,6 @@
 //! The files of a replay: their numbers, and what a recorded descriptor allows.
 
+use quire_arch::Platform;
 use quire_mm::abi::{Files, OpenFile};
 use quire_mm::space::{Errno, MappedFile, VmFlags};
 use quire_trace::event::{Call, FileFacts, FileKind};
@@ -107,7 +108,7 @@ impl<'c> RecordedFile<'c> {
     }
 }
 
-impl Files for RecordedFile<'_> {
+impl<P: Platform> Files<P> for RecordedFile<'_> {
     fn open_file(&self, _descriptor: i32) -> Option<OpenFile> {
         let facts = self.facts?;
         let refused = |errno: Option<u16>| errno.map(|errno| Errno(errno.into()));

@@ -166,7 +166,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 }
             };
             match needs {
-                None => page = Some(self.new_page(program)?),
+                None => page = Some(self.allocate_page(program)?),
                 Some(needs) => reserve.fill(needs)?,
             }
         }
@@ -174,7 +174,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 
     /// A page for a file, charged.
     #[cfg_attr(debug_assertions, track_caller)]
-    fn new_page(self, program: &Membership) -> Result<NewPage<'m, P>, PageError> {
+    fn allocate_page(self, program: &Membership) -> Result<NewPage<'m, P>, PageError> {
         let request = AllocRequest::new(Order::ZERO, SITE).movability(Migratetype::Movable).kind(Kind::File);
         let pin = self.platform().pin();
         let head = self.frames().allocate(&pin, request)?;

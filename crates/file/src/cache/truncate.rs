@@ -43,7 +43,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Err(PageError::TooLarge);
         }
         let _alone = file.invalidate.write(self.platform());
-        if size >= file.size() {
+        if size > file.size() {
             self.extend(file, size, users);
             return Ok(());
         }

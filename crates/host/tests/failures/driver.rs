@@ -17,14 +17,16 @@ const FAULTS: [&str; 4] = [
 
 /// Where there is a fallback: pages that find no frame are not read ahead, and pages of zeros are read like
 /// others.
-const OTHERWISE: [&str; 3] = [
+const OTHERWISE: [&str; 4] = [
+    "crates/file/src/transfers.rs",
     "crates/space/src/spaces/held_opening.rs",
     "crates/fault/src/swap_in/ahead.rs",
     "crates/fault/src/vm_fault/zeros.rs",
 ];
 
 /// Sites that allocate frames; all others are objects of slab caches, except [`DEVICE`].
-pub(crate) const FRAMES: [&str; 11] = [
+pub(crate) const FRAMES: [&str; 12] = [
+    "file",
     "table",
     "anonymous",
     "huge_zero",
@@ -162,6 +164,7 @@ fn assert_may_hide(scenario: &Scenario, callers: &[FailCaller]) {
     let memcg =
         callers.iter().any(|caller| caller.site == "anon_vma" && FAULTS.contains(&caller.location.file()))
             || callers.iter().all(|caller| FRAMES.contains(&caller.site));
+    let ahead = callers.iter().any(|caller| OTHERWISE.contains(&caller.location.file()));
     let pages_out = callers.iter().any(|caller| caller.location.file().starts_with(PAGING_OUT));
     for caller in callers.iter().filter(|caller| caller.failed > 0) {
         let location = caller.location;
@@ -170,7 +173,7 @@ fn assert_may_hide(scenario: &Scenario, callers: &[FailCaller]) {
                 && (FAULTS.contains(&location.file())
                     || OTHERWISE.contains(&location.file())
                     || location.file().starts_with(PAGING_OUT)
-                    || (memcg || pages_out) && caller.site == "slab"),
+                    || (memcg || ahead || pages_out) && caller.site == "slab"),
             "the failure at {location} ({}) is swallowed",
             caller.site,
         );

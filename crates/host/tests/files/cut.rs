@@ -39,6 +39,22 @@ fn truncation_takes_pages_and_copies_from_every_program() {
     drop(other);
 }
 
+/// As in Linux, which does the same for a size that stays as for a smaller one.
+#[test]
+fn what_is_written_past_the_end_is_gone_when_the_size_is_set_again() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(2));
+    let file = machine.memory().create_file(backing, PAGE + 16).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 2, RW, MapFlags::SHARED), &file).unwrap();
+    let tail = |at: u64| page(addr, 1).checked_add(at).unwrap();
+    cpu.program(&space).write_u64(tail(8), 76).unwrap();
+    cpu.program(&space).write_u64(tail(24), 77).unwrap();
+    file.set_size(PAGE + 16).unwrap();
+    assert_eq!(cpu.program(&space).read_u64(tail(24)), Ok(0));
+    assert_eq!(cpu.program(&space).read_u64(tail(8)), Ok(76));
+}
+
 #[test]
 fn a_hole_is_zeros_and_private_copies_stay() {
     let machine = machine(32, 1);

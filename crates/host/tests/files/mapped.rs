@@ -196,3 +196,19 @@ fn mincore_and_will_need_are_of_the_cache() {
     assert_eq!(space.madvise(addr, 8 * PAGE, Advice::PopulateRead), Err(Error::BadAddress));
     assert_eq!(space.figures().resident_file, 5 * PAGE);
 }
+
+#[test]
+fn guards_take_the_place_of_pages_of_a_shared_mapping() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(4));
+    let file = machine.memory().create_file(backing, 4 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 4, RW, SHARED), &file).unwrap();
+    write(&cpu, &space, page(addr, 1), 70);
+    space.madvise(page(addr, 1), PAGE, Advice::GuardInstall).unwrap();
+    assert_eq!(space.figures().resident_file, 0, "the page is unmapped");
+    space.madvise(addr, 4 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(cpu.program(&space).read_u64(page(addr, 1)), Err(NOT_MAPPED), "it outlives what pages do not");
+    space.madvise(addr, 4 * PAGE, Advice::GuardRemove).unwrap();
+    assert_eq!(read(&cpu, &space, page(addr, 1)), 70, "the cache has it");
+}

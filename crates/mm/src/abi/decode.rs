@@ -2,7 +2,7 @@
 
 use super::Files;
 use crate::space::{Advice, Error, HugePages, MapFlags, MapRequest, MappedFile, Protection};
-use quire_arch::{PAGE_SHIFT, VirtAddr};
+use quire_arch::{PAGE_SHIFT, Platform, VirtAddr};
 
 pub(super) const PROT_KNOWN: u64 = 0xf;
 pub(super) const PROT_GROWSDOWN: u64 = 0x0100_0000;
@@ -48,7 +48,7 @@ fn huge_pages(word: u64) -> Option<HugePages> {
 }
 
 /// Decodes the arguments of `mmap`.
-pub(super) fn mmap(args: [u64; 6], files: &impl Files) -> Result<MapRequest, Error> {
+pub(super) fn mmap<P: Platform>(args: [u64; 6], files: &impl Files<P>) -> Result<MapRequest, Error> {
     let [addr, len, prot, word, descriptor, offset] = args;
     if offset & ((1 << PAGE_SHIFT) - 1) != 0 {
         return Err(Error::Unaligned);

@@ -12,6 +12,7 @@ mod user;
 pub use number::CallNumber;
 pub use user::{FaultIn, UserMemory};
 
+use crate::file::File;
 use crate::space::{Errno, Error, Space, VmFlags};
 use quire_arch::{Platform, VirtAddr};
 use quire_space::{LockAll, Protection, RemapFlags, SyncFlags};
@@ -42,16 +43,23 @@ pub struct OpenFile {
 }
 
 /// The open files of a process.
-pub trait Files {
+pub trait Files<P: Platform> {
     /// The file behind `descriptor`, or `None` if it is not open (or open without access).
     fn open_file(&self, descriptor: i32) -> Option<OpenFile>;
+
+    /// The opening that a mapping of `descriptor` shows, if that has contents: it takes the place of
+    /// [`OpenFile::id`]. Without one each mapping has pages of its own, which begin as zeros.
+    fn opening(&self, descriptor: i32) -> Option<&File<'_, P>> {
+        let _ = descriptor;
+        None
+    }
 }
 
 /// For processes that map no files.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFiles;
 
-impl Files for NoFiles {
+impl<P: Platform> Files<P> for NoFiles {
     fn open_file(&self, _descriptor: i32) -> Option<OpenFile> {
         None
     }
@@ -94,15 +102,20 @@ pub fn call<P: Platform>(
     space: &Space<'_, P>,
     number: CallNumber,
     args: [u64; 6],
-    files: &impl Files,
+    files: &impl Files<P>,
     user: &impl UserMemory,
 ) -> CallOutcome {
     let [addr, len, third, fourth, fifth, _] = args;
     let at = VirtAddr(addr);
     match number {
-        CallNumber::Mmap => {
-            decode::mmap(args, files).and_then(|request| space.mmap(&request)).map(|addr| addr.0)
-        }
+        CallNumber::Mmap => decode::mmap(args, files).and_then(|request| {
+            let opening = request.file.and_then(|_| files.opening(fifth as i32));
+            let addr = match opening {
+                Some(file) => space.mmap_file(&request, file),
+                None => space.mmap(&request),
+            };
+            Ok(addr?.0)
+        }),
         CallNumber::Munmap => space.munmap(at, len).map(|()| 0),
         CallNumber::Mprotect => mprotect(space, at, len, third),
         // Without protection keys there is only the default key.

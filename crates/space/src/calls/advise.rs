@@ -385,7 +385,7 @@ fn guard_part<'s, P: Platform>(
     // As in Linux, of the whole VMA, and for good: a fork has to copy its tables. No walker of the rmap
     // looks at this, so it takes no root lock.
     vma.set(VmaSnapshot { flags, ..snapshot });
-    Guards::new(&writer.tables()).install_guards(part, flags.contains(VmFlags::SHARED), unmapper);
+    Guards::new(&writer.tables()).install_guards(part, has_pages_in_tables_only(&snapshot), unmapper);
     Ok(())
 }
 
@@ -395,16 +395,19 @@ const UNLISTED: VmFlags = VmFlags::LOCKED.union(VmFlags::PFNMAP).union(VmFlags::
 /// VMAs that have no guard pages.
 const UNGUARDED: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB);
 
+/// Whether pages of the mapping outlive advice to drop them, and would be lost: shared memory exists only in the
+/// tables so far. Pages of a file are in its cache.
+fn has_pages_in_tables_only(vma: &VmaSnapshot) -> bool {
+    vma.flags.contains(VmFlags::SHARED) && !vma.backing.is_opened()
+}
+
 /// What `advice` does to a mapping, or why it does not fit.
 fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
     let flags = vma.flags;
     let reading = VmFlags::SEQ_READ | VmFlags::RAND_READ;
     let refuse_if =
         |refused: bool, effect: Effect| if refused { Err(Error::WrongMapping) } else { Ok(effect) };
-    // Shared memory outlives the advice, and so far it exists only in the tables. Pages of a file are in its
-    // cache.
-    let is_kept = flags.contains(VmFlags::SHARED) && !vma.backing.is_opened();
-    let drop = if is_kept { Effect::None } else { Effect::Drop };
+    let drop = if has_pages_in_tables_only(vma) { Effect::None } else { Effect::Drop };
     match advice {
         Advice::Normal => Ok(Effect::Flags(flags - reading)),
         Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),

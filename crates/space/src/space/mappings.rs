@@ -39,8 +39,9 @@ impl<P: Platform> SpaceMappings<'_, P> {
             let mut some = ArrayVec::<Mapping, MAPPINGS>::new();
             {
                 let mappings = self.space.core().read_mappings(self.space.spaces.platform());
-                let from_here =
-                    mappings.iter_from(from).take(MAPPINGS).map(|vma| Mapping::of(&vma.snapshot()));
+                let from_here = mappings.iter_from(from).take(MAPPINGS);
+                // SAFETY: it is in the tree, whose lock is held.
+                let from_here = from_here.map(|vma| unsafe { Mapping::of::<P>(&vma.snapshot()) });
                 some.extend(from_here.take_while(|mapping| mapping.range.start() < end));
             }
             next = some.last().filter(|_| some.is_full()).map(|last| last.range.end());

@@ -27,7 +27,11 @@ pub(crate) fn run(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
 }
 
 fn setup(arguments: &DiffArguments) -> Setup {
-    Setup { techniques: chosen_techniques(&arguments.techniques), swap: arguments.swap }
+    Setup {
+        techniques: chosen_techniques(&arguments.techniques),
+        swap: arguments.swap,
+        files: arguments.file,
+    }
 }
 
 /// Runs programs that were saved.

@@ -19,6 +19,8 @@ pub(super) const MOST_VMAS: usize = 1024;
 pub(super) const MOST_RUNS: usize = 4096;
 pub(super) const MOST_SUMS: usize = 8192;
 pub(super) const STATUS_BYTES: usize = 4096;
+/// Most pages of the file of which there are sums.
+pub(crate) const MOST_FILE_PAGES: usize = 64;
 /// Also the most pages of one `mincore`, whose vector takes the same place.
 pub(crate) const TEXT_BYTES: usize = 256 << 10;
 
@@ -76,6 +78,9 @@ pub(super) struct Slot {
     pub(super) vma_count: AtomicU32,
     pub(super) run_count: AtomicU32,
     pub(super) sum_count: AtomicU32,
+    /// Size of the file, and how many of its pages were summed up.
+    pub(super) file_size: AtomicI64,
+    pub(super) file_count: AtomicU32,
     pub(super) status_len: AtomicU32,
     pub(super) text_len: AtomicU32,
     /// Start, end, flags and offset.
@@ -84,6 +89,8 @@ pub(super) struct Slot {
     pub(super) runs: [[AtomicU64; 3]; MOST_RUNS],
     /// Address and sum.
     pub(super) sums: [[AtomicU64; 2]; MOST_SUMS],
+    /// Of the file's pages.
+    pub(super) file_sums: [AtomicU64; MOST_FILE_PAGES],
     pub(super) status: [AtomicU8; STATUS_BYTES],
     pub(super) text: [AtomicU8; TEXT_BYTES],
 }
@@ -102,6 +109,8 @@ pub(super) struct Facts {
     /// Not zero: the step of the preparation that failed, and its error below.
     pub(super) failed_step: AtomicU32,
     pub(super) error: AtomicI64,
+    /// The inode and the device of each file that programs map.
+    pub(super) files: [[AtomicU64; 2]; 2],
 }
 
 /// The whole of it.
@@ -133,13 +142,17 @@ pub(super) struct Board {
     pub(super) window_end: AtomicU64,
     /// The executable's own mappings, kept by the child.
     pub(super) image: [AtomicU64; 2],
-    /// The inode of the file that programs map.
-    pub(super) file_inode: AtomicU64,
+    /// Which of the files the program has: its place in `Store::ALL`.
+    pub(super) store: AtomicU32,
+    /// The file's contents could not be written before the program, for this error.
+    pub(super) file_error: AtomicI64,
     pub(super) facts: Facts,
     /// Start and end of what belongs to the process itself, sorted and disjoint.
     pub(super) own: [[AtomicU64; 2]; MOST_OWN],
     /// For what the kernel reads and writes.
     pub(super) scratch: [AtomicU64; 64],
+    /// A page of the file.
+    pub(super) page: [AtomicU64; 512],
     /// Results of operations that made areas, by number; 0 is none.
     pub(super) areas: [AtomicU64; MOST_OPS],
     pub(super) ops: [RawOp; MOST_OPS],

@@ -7,13 +7,15 @@
 
 use super::access::{self, Accessed};
 use super::board::{Board, DONE, LEFT_OUT, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
-use super::observe::{Files, for_each_gap, observe};
+use super::file;
+use super::observe::{for_each_gap, observe};
 use super::prepare;
 use super::raw::{Plain, exit, futex_wait, futex_wake, has_ended, plain, syscall};
+use super::texts::Files;
 use crate::program::Call;
 use crate::program::names::{
-    CAP_IPC_LOCK, CAP_SYS_RAWIO, FILE, FILE_BYTES, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE,
-    MAP_NORESERVE, MAP_PRIVATE, MREMAP_FIXED,
+    CAP_IPC_LOCK, CAP_SYS_RAWIO, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE,
+    MREMAP_FIXED,
 };
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -45,9 +47,7 @@ pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
             continue;
         }
         seen = command;
-        // Nothing of the file is mapped here.
-        plain(Plain::Ftruncate, FILE.into(), 0);
-        plain(Plain::Ftruncate, FILE.into(), FILE_BYTES);
+        file::renew(board);
         // SAFETY: the fork goes on in `run` and does not come back here.
         let first = unsafe { syscall(libc::SYS_fork, [0; 6]) };
         if first == 0 {
@@ -246,7 +246,13 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
         // Longer than the vector may be: only when it is refused before.
         return addr.checked_add(len).is_none() || len > 1 << 47;
     }
+    if number == Call::Pread.number() || number == Call::Pwrite.number() {
+        return is_free(board, len, third);
+    }
     let without_range = [
+        Call::Ftruncate,
+        Call::Fallocate,
+        Call::Fsync,
         Call::Brk,
         Call::Mlockall,
         Call::Munlockall,
@@ -302,6 +308,10 @@ fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
                 }
                 // The same call of Linux, with the program's own vector.
                 let into = number == Call::MincoreInto.number();
+                if into || number == Call::Mincore.number() {
+                    // What readahead has brought in, and when, cannot be compared.
+                    file::bring_in(board);
+                }
                 syscall(if into { Call::Mincore.number() } else { number }.into(), args)
             };
             if number == Call::Madvise.number() {

@@ -3,9 +3,11 @@
 pub(crate) mod access;
 mod board;
 mod child;
+mod file;
 mod image;
 mod interference;
 mod observe;
+mod preparation;
 mod prepare;
 pub(crate) mod probes;
 pub(crate) mod raw;
@@ -15,18 +17,20 @@ mod start;
 mod steps;
 mod swap;
 mod text;
+mod texts;
 
+pub(crate) use board::MOST_FILE_PAGES;
 pub(crate) use child::crowd;
 pub(crate) use interference::{Disturbance, Interference};
 pub(crate) use prepare::MOST_CROWD;
 pub(crate) use settings::{Host, Settings};
-pub(crate) use start::{Start, rights_of};
+pub(crate) use start::{Start, StoreFacts, rights_of};
 pub(crate) use steps::Steps;
 pub use swap::{HostSwap, HostSwapError};
 pub(crate) use text::shown_flags;
 
-use crate::program::names::{FILE, MADV_MERGEABLE};
-use crate::program::{Call, Class, Op, Program, Trait, WINDOW_BYTES, Word};
+use crate::program::names::MADV_MERGEABLE;
+use crate::program::{Call, Class, Op, Program, Store, Trait, WINDOW_BYTES, Word};
 use board::{Board, MOST_OWN, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS, WANT_TEXT};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -37,8 +41,9 @@ use nix::unistd::{ForkResult, Pid, fork};
 use raw::{futex_wait, futex_wake};
 use shared::Shared;
 use start::Measured;
+use std::ffi::CString;
 use std::fmt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStringExt as _;
 use thiserror::Error;
 
 /// Why the oracle cannot be used.
@@ -56,6 +61,12 @@ pub enum OracleError {
     /// A text of /proc could not be read.
     #[error("cannot read /proc: {0}")]
     Proc(#[source] std::io::Error),
+    /// A program's file could not be written.
+    #[error("no room for a file of 164 KiB in memory or in the folder for temporary files (errno {errno})")]
+    File {
+        /// The error number.
+        errno: i64,
+    },
     /// A process of the oracle died.
     #[error("a process that asked Linux died with wait status {status:#x}")]
     Died {
@@ -104,6 +115,14 @@ fn next_cpu() -> CpuSet {
     }
 }
 
+/// Where temporary files are.
+#[expect(clippy::disallowed_methods, reason = "what is made there has no name")]
+fn temporary_folder() -> Result<CString, OracleError> {
+    let step = "the name of the folder for temporary files (TMPDIR) has a zero in it";
+    let folder = std::env::temp_dir().into_os_string().into_vec();
+    CString::new(folder).map_err(|_| OracleError::Setup { step, errno: 0 })
+}
+
 /// A template process that programs are forked from.
 pub(crate) struct Oracle {
     pid: Pid,
@@ -133,10 +152,11 @@ impl Oracle {
         board.facts.brk.store(brk, Relaxed);
         board.parent.store(std::process::id(), Relaxed);
         let cpus = next_cpu();
+        let folder = temporary_folder()?;
         // SAFETY: the child runs code only that needs no lock that another thread could have held.
         let pid = match unsafe { fork() }.map_err(refused("fork"))? {
             ForkResult::Child => {
-                prepare::become_template(&board, size_of::<Board>() as u64, &cpus, child::template)
+                prepare::become_template(&board, size_of::<Board>() as u64, (&cpus, &folder), child::template)
             }
             ForkResult::Parent { child } => child,
         };
@@ -147,7 +167,7 @@ impl Oracle {
             }
         }
         let facts = &board.facts;
-        if let Some(step) = prepare::Preparation::what_failed(facts.failed_step.load(Relaxed)) {
+        if let Some(step) = preparation::Preparation::what_failed(facts.failed_step.load(Relaxed)) {
             return Err(OracleError::Setup { step, errno: -facts.error.load(Relaxed) });
         }
         let count = (board.own_count.load(Relaxed) as usize).min(MOST_OWN);
@@ -159,8 +179,6 @@ impl Oracle {
             lowest: facts.lowest.load(Relaxed),
             own: board.own[..count].iter().map(|own| (own[0].load(Relaxed), own[1].load(Relaxed))).collect(),
         };
-        let file = std::fs::metadata(format!("/proc/{pid}/fd/{FILE}")).map_err(OracleError::Proc)?;
-        board.file_inode.store(file.ino(), Relaxed);
         let start = Start::of(&measured).map_err(OracleError::Proc)?;
         Ok(Self { pid, board, start })
     }
@@ -174,9 +192,14 @@ impl Oracle {
         &self.start
     }
 
-    /// Starts a program. Its steps are read from the returned value; dropping that ends the program. What
-    /// cannot be compared on a host with `settings` is left out.
-    pub(crate) fn run(&mut self, program: &Program, effort: Effort, settings: &Settings) -> Steps<'_> {
+    /// Starts a program with its file in a store. Its steps are read from the returned value; dropping that ends
+    /// the program. What cannot be compared on a host with `settings` is left out.
+    pub(crate) fn run(
+        &mut self,
+        (program, store): (&Program, Store),
+        effort: Effort,
+        settings: &Settings,
+    ) -> Steps<'_> {
         let board = &self.board;
         let crowded = program.ops.iter().any(|op| op.call == Call::Crowd);
         for (at, op) in program.ops.iter().enumerate() {
@@ -187,6 +210,7 @@ impl Oracle {
             area.store(0, Relaxed);
         }
         board.op_count.store(program.ops.len() as u32, Relaxed);
+        board.store.store(store as u32, Relaxed);
         board.window_end.store(program.window + WINDOW_BYTES, Relaxed);
         board.turn.store(0, Relaxed);
         board.ready.store(0, Relaxed);

@@ -4,10 +4,12 @@ use super::board::{
     Board, MOST_RUNS, MOST_SUMS, MOST_VMAS, STATUS_BYTES, Slot, TEXT_BYTES, WANT_ALL_TEXT, WANT_STATUS,
     WANT_SUMS, WANT_TEXT,
 };
-use super::raw::{Plain, open_as, plain, syscall};
+use super::file;
+use super::raw::{Plain, plain, syscall};
+use super::texts::{Files, next_vma, query};
 use crate::sum::Sum;
+use core::sync::atomic::AtomicU8;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU8, AtomicU64};
 
 const PAGE: u64 = 4096;
 /// The error of calls that may have done part of their work.
@@ -33,35 +35,6 @@ pub(crate) const PAGE_IS_GUARD: u64 = 1 << 8;
 /// `-EINVAL`, of a kernel that does not know one of them.
 const INVALID: i64 = -22;
 
-/// The open texts of a process about itself.
-pub(super) struct Files {
-    maps: u64,
-    smaps: u64,
-    pagemap: u64,
-    status: u64,
-}
-
-impl Files {
-    /// Opens them for the calling process. One that was forked has to do it anew.
-    pub(super) fn open() -> Self {
-        let open = |path, descriptor: u32| {
-            open_as(path, libc::O_RDONLY, descriptor);
-            u64::from(descriptor)
-        };
-        Self {
-            maps: open(c"/proc/self/maps", 230),
-            smaps: open(c"/proc/self/smaps", 231),
-            pagemap: open(c"/proc/self/pagemap", 232),
-            status: open(c"/proc/self/status", 233),
-        }
-    }
-
-    /// The descriptor that is asked for mappings.
-    pub(super) fn maps(&self) -> u64 {
-        self.maps
-    }
-}
-
 /// Calls `visit` with the start and the end of each stretch between what is the process's own.
 #[inline(always)]
 pub(super) fn for_each_gap(board: &Board, visit: impl Fn(u64, u64)) {
@@ -81,6 +54,7 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     slot.vma_count.store(0, Relaxed);
     slot.run_count.store(0, Relaxed);
     slot.sum_count.store(0, Relaxed);
+    slot.file_count.store(0, Relaxed);
     slot.status_len.store(0, Relaxed);
     for_each_gap(board, |start, end| {
         list_vmas(board, slot, files, start, end);
@@ -88,6 +62,7 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     });
     if want & WANT_SUMS != 0 {
         sum_pages(slot);
+        file::sum_up(board, slot);
     }
     if want & WANT_STATUS != 0 {
         let len = read_text(files.status, &slot.status[..STATUS_BYTES]);
@@ -104,44 +79,6 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     slot.observed.store(1, Relaxed);
 }
 
-/// What the texts can be asked for.
-pub(super) mod query {
-    use super::{AtomicU64, syscall};
-
-    /// `PROCMAP_QUERY`, and where its results are among the words of its argument.
-    pub(crate) const CALL: u64 = 0xc068_6611;
-    pub(crate) const SIZE: u64 = 104;
-    pub(crate) const COVERING_OR_NEXT: u64 = 0x10;
-    pub(crate) const START: usize = 3;
-    pub(crate) const END: usize = 4;
-    pub(crate) const FLAGS: usize = 5;
-    pub(crate) const OFFSET: usize = 7;
-    pub(crate) const INODE: usize = 8;
-    /// `PAGEMAP_SCAN`.
-    pub(crate) const SCAN: u64 = 0xc060_6610;
-
-    /// Makes one of the two calls, with `words` as the kernel's `struct procmap_query` without space for
-    /// names, or `struct pm_scan_arg` whose vector is in a slot.
-    pub(super) fn ask(file: u64, request: u64, words: &[AtomicU64]) -> i64 {
-        // SAFETY: the kernel writes to the words, and to the slot no more than it has.
-        unsafe { syscall(libc::SYS_ioctl, [file, request, words.as_ptr().addr() as u64, 0, 0, 0]) }
-    }
-}
-
-/// Asks for the mapping at or behind `addr`. Its words are in the scratch then.
-pub(super) fn next_vma(board: &Board, maps: u64, addr: u64) -> bool {
-    let words = &board.scratch[32..45];
-    let mut at = 0;
-    while at < words.len() {
-        words[at].store(0, Relaxed);
-        at += 1;
-    }
-    words[0].store(query::SIZE, Relaxed);
-    words[1].store(query::COVERING_OR_NEXT, Relaxed);
-    words[2].store(addr, Relaxed);
-    query::ask(maps, query::CALL, words) >= 0
-}
-
 fn list_vmas(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
     let words = &board.scratch[32..45];
     let mut addr = start;
@@ -155,8 +92,7 @@ fn list_vmas(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
             slot.cut.store(1, Relaxed);
             return;
         }
-        let inode = words[query::INODE].load(Relaxed);
-        let file = if inode != 0 && inode == board.file_inode.load(Relaxed) { VMA_FILE } else { 0 };
+        let file = if file::is_shown(board) { VMA_FILE } else { 0 };
         let clipped = if from < start { start } else { from };
         let vma = &slot.vmas[count];
         vma[0].store(clipped, Relaxed);

@@ -2,18 +2,16 @@
 
 use super::access;
 use super::board::{Board, MOST_OWN};
-use super::observe::{Files, next_vma, query};
-use super::raw::{Plain, Setting, exit, futex_wake, open_as, open_process_as, plain, set, syscall};
-use crate::program::names::{
-    FILE, FILE_BYTES, FOLDER, MADV_COLD, MADV_HUGEPAGE, PATH_ONLY, READ_ONLY, WRITE_ONLY, ZEROS,
-};
+use super::file;
+use super::preparation::{Preparation, fail};
+use super::raw::{Plain, Setting, open_as, open_process_as, plain, set, syscall};
+use super::texts::{Files, next_vma, query};
+use crate::program::names::{FOLDER, MADV_COLD, MADV_HUGEPAGE, ZEROS};
 use core::arch::asm;
 use core::ffi::CStr;
-use core::sync::atomic::Ordering::{Relaxed, Release};
+use core::sync::atomic::Ordering::Relaxed;
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::Pid;
-use std::os::fd::AsRawFd as _;
 
 const PAGE: u64 = 4096;
 /// The stack and the board lie above every window: then the texts of /proc begin with what is of interest.
@@ -33,47 +31,15 @@ pub(super) const COMPARING_PIDFD: u32 = 205;
 /// The main loop of the template.
 pub(super) type Template = unsafe extern "C" fn(board: *const Board) -> !;
 
-/// Where the preparation can fail.
-#[derive(Clone, Copy)]
-#[repr(u32)]
-pub(super) enum Preparation {
-    Stack = 1,
-    Board,
-    File,
-    Query,
-    TooMany,
-    Pidfd,
-    FileSize,
-}
-
-impl Preparation {
-    /// What stands in the way, from the number on the board; `None` for 0.
-    pub(super) fn what_failed(number: u32) -> Option<&'static str> {
-        [
-            (Self::Stack, "no room for a stack at 32 TiB"),
-            (Self::Board, "no room for the shared memory at 96 TiB"),
-            (Self::File, "no memory file"),
-            (Self::Query, "PROCMAP_QUERY is not known (Linux 6.11 or later is needed)"),
-            (Self::TooMany, "too many mappings cannot be given up"),
-            (Self::Pidfd, "no pidfd of the process that compares"),
-            (Self::FileSize, "File too large: `ulimit -f` does not allow the 1 TiB of its memory file"),
-        ]
-        .into_iter()
-        .find_map(|(step, what)| (step as u32 == number).then_some(what))
-    }
-}
-
-fn fail(board: &Board, step: Preparation, error: i64) -> ! {
-    board.facts.error.store(error, Relaxed);
-    board.facts.failed_step.store(step as u32, Relaxed);
-    board.over.store(u32::MAX, Release);
-    futex_wake(&board.over);
-    exit();
-}
-
 /// Continues as the template, in `template`. `board` has `len` bytes. Programs run on `cpus`, which is one:
-/// pages in a CPU's LRU batches could not be paged out by another CPU.
-pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet, template: Template) -> ! {
+/// pages in a CPU's LRU batches could not be paged out by another CPU. One of the files of programs is in
+/// `folder`.
+pub(super) fn become_template(
+    board: &Board,
+    len: u64,
+    (cpus, folder): (&CpuSet, &CStr),
+    template: Template,
+) -> ! {
     set(Setting::DeathSignal, libc::SIGKILL as u64);
     // It may have ended by now.
     let opened = open_process_as(board.parent.load(Relaxed), COMPARING_PIDFD);
@@ -89,7 +55,7 @@ pub(super) fn become_template(board: &Board, len: u64, cpus: &CpuSet, template: 
     // Orphaned processes of a program are reparented to the template.
     set(Setting::ChildSubreaper, 1);
     access::catch_signals(0);
-    open_files(board);
+    open_files(board, folder);
     // SAFETY: a new private mapping (MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE | MAP_FIXED_NOREPLACE).
     let stack = unsafe { syscall(libc::SYS_mmap, [STACK_AT, STACK_BYTES, 3, 0x10_8022, u64::MAX, 0]) };
     if stack != STACK_AT.cast_signed() {
@@ -148,27 +114,11 @@ fn occupy_khugepaged() {
     allow_large_folios(false);
 }
 
-fn open_files(board: &Board) {
-    match memfd_create(c"quire-diff", MFdFlags::empty()) {
-        Ok(file) => {
-            let file = file.as_raw_fd() as u64;
-            match plain(Plain::Ftruncate, file, FILE_BYTES) {
-                0 => {}
-                error if error == -i64::from(libc::EFBIG) => fail(board, Preparation::FileSize, error),
-                error => fail(board, Preparation::File, error),
-            }
-            plain(Plain::Dup2, file, FILE.into());
-        }
-        Err(error) => fail(board, Preparation::File, -(error as i64)),
-    }
-    let own: &CStr = c"/proc/self/fd/200";
-    for (path, flags, descriptor) in [
-        (own, libc::O_RDONLY, READ_ONLY),
-        (own, libc::O_WRONLY, WRITE_ONLY),
-        (own, libc::O_PATH, PATH_ONLY),
-        (c"/", libc::O_RDONLY | libc::O_DIRECTORY, FOLDER),
-        (c"/dev/zero", libc::O_RDWR, ZEROS),
-    ] {
+fn open_files(board: &Board, folder: &CStr) {
+    file::open(board, folder);
+    for (path, flags, descriptor) in
+        [(c"/", libc::O_RDONLY | libc::O_DIRECTORY, FOLDER), (c"/dev/zero", libc::O_RDWR, ZEROS)]
+    {
         let opened = open_as(path, flags, descriptor);
         if opened < 0 {
             fail(board, Preparation::File, opened);
@@ -200,6 +150,7 @@ pub(super) fn measure(board: &Board) {
     set_apart(thread - PAGE, thread + 2 * PAGE);
     occupy_khugepaged();
     list_own(board, &files);
+    file::measure(board, &files);
     let facts = &board.facts;
     // SAFETY: asks where the program break is.
     facts.brk.store(unsafe { syscall(libc::SYS_brk, [0; 6]) }.cast_unsigned(), Relaxed);
@@ -226,7 +177,7 @@ fn lands_at(hint: u64, len: u64) -> u64 {
 fn give_up_all_but(board: &Board, files: &Files, kept: &[(u64, u64); 4]) {
     let words = &board.scratch[32..45];
     let mut addr = 0;
-    while next_vma(board, files.maps(), addr) {
+    while next_vma(board, files.maps, addr) {
         let (start, end) = (words[query::START].load(Relaxed), words[query::END].load(Relaxed));
         addr = if start > addr { start } else { addr };
         // The part up to the next thing that is kept, or past that thing.
@@ -265,7 +216,7 @@ fn list_own(board: &Board, files: &Files) {
     let words = &board.scratch[32..45];
     let mut count = 0;
     let mut addr = 0;
-    while next_vma(board, files.maps(), addr) {
+    while next_vma(board, files.maps, addr) {
         let (start, end) = (words[query::START].load(Relaxed), words[query::END].load(Relaxed));
         if end <= addr {
             break;

@@ -67,10 +67,13 @@ pub(super) fn set(setting: Setting, value: u64) {
     unsafe { syscall(libc::SYS_prctl, [setting as u64, value, 0, 0, 0, 0]) };
 }
 
-/// Opens the file at `path` as `descriptor`. Returns a negative number on failure.
+/// Opens the file at `path` as `descriptor`. Returns a negative number on failure. What is made by it is its
+/// owner's to read and write.
 pub(super) fn open_as(path: &CStr, flags: c_int, descriptor: u32) -> i64 {
+    const MODE: u64 = 0o600;
+    let path = path.as_ptr().addr() as u64;
     // SAFETY: the kernel reads the path.
-    let opened = unsafe { syscall(libc::SYS_open, [path.as_ptr().addr() as u64, flags as u64, 0, 0, 0, 0]) };
+    let opened = unsafe { syscall(libc::SYS_open, [path, flags as u64, MODE, 0, 0, 0]) };
     renumber(opened, descriptor);
     opened
 }

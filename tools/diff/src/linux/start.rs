@@ -1,13 +1,18 @@
 //! The state of an oracle process before its first operation, so that a Quire space can begin
 //! alike.
 
+use super::file;
 use super::text::smaps;
 use crate::observation::Region;
-use crate::program::Base;
 use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
+use crate::program::{Base, Store};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, XFS_SUPER_MAGIC, statfs};
+use nix::sys::statvfs::{FsFlags, statvfs};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::HostPlatform;
 use quire_mm::space::{Error, Layout, Limits, Mapping, Overcommit, Rights, Space, VmFlags};
+use std::fs::File;
+use std::io::{Seek as _, SeekFrom};
 
 /// A stretch of address space, end exclusive.
 pub(crate) type Stretch = (u64, u64);
@@ -28,6 +33,39 @@ pub(crate) struct Start {
     pub(crate) gaps: Vec<Stretch>,
     size: u64,
     data: u64,
+    /// What the files of programs are like.
+    stores: [StoreFacts; Store::ALL.len()],
+}
+
+/// What a store of files is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StoreFacts {
+    /// The largest size that a file can have.
+    pub(crate) max_bytes: u64,
+    /// Large mappings are aligned for huge pages.
+    pub(crate) huge_alignment: bool,
+    /// It is mounted without execution.
+    pub(crate) no_exec: bool,
+}
+
+impl StoreFacts {
+    /// Of the open file at `path`, as only a look at it tells.
+    fn of(path: &str) -> std::io::Result<Self> {
+        /// File systems whose large mappings Linux aligns: ext4, xfs, btrfs.
+        const ALIGNED: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC];
+        let mut file = File::open(path)?;
+        let (mut fits, mut past) = (0, 1 << 63);
+        while past - fits > 1 {
+            let middle = fits + (past - fits) / 2;
+            match file.seek(SeekFrom::Start(middle)) {
+                Ok(_) => fits = middle,
+                Err(_) => past = middle,
+            }
+        }
+        let huge_alignment = ALIGNED.contains(&statfs(path)?.filesystem_type());
+        let no_exec = statvfs(path)?.flags().contains(FsFlags::ST_NOEXEC);
+        Ok(Self { max_bytes: fits, huge_alignment, no_exec })
+    }
 }
 
 /// What the template found out by itself.
@@ -137,7 +175,9 @@ impl Start {
         };
         let (size, data) = (sum(|_| true), sum(VmFlags::is_data));
         let rights = rights_of_process(pid)?;
-        Ok(Self { layout, limits, rights, hard, overcommit: overcommit(), own, gaps, size, data })
+        let [memory, disk] = file::KEPT.map(|kept| StoreFacts::of(&format!("/proc/{pid}/fd/{}", kept[0])));
+        let (overcommit, stores) = (overcommit(), [memory?, disk?]);
+        Ok(Self { layout, limits, rights, hard, overcommit, own, gaps, size, data, stores })
     }
 
     /// Puts the oracle's own mappings into `space`.
@@ -152,6 +192,11 @@ impl Start {
             })?;
         }
         Ok(())
+    }
+
+    /// What the file of a program is like.
+    pub(crate) fn store(&self, store: Store) -> StoreFacts {
+        self.stores[store as usize]
     }
 
     /// What a base of an argument stands for.

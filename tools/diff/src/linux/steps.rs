@@ -49,6 +49,10 @@ impl Steps<'_> {
             }
             futex_wait(&board.ready, ready);
         }
+        let error = board.file_error.load(Relaxed);
+        if error != 0 {
+            return Err(OracleError::File { errno: -error });
+        }
         let slot = &board.slots[(self.next % SLOTS) as usize];
         let outcome = outcome(op, slot);
         seen.clear();
@@ -101,6 +105,9 @@ impl Steps<'_> {
         }
         let sums = &slot.sums[..slot.sum_count.load(Relaxed) as usize];
         seen.sums.extend(sums.iter().map(|sum| (sum[0].load(Relaxed), sum[1].load(Relaxed))));
+        seen.file_size = slot.file_size.load(Relaxed).cast_unsigned();
+        let file_sums = &slot.file_sums[..slot.file_count.load(Relaxed) as usize];
+        seen.file_sums.extend(file_sums.iter().map(|sum| sum.load(Relaxed)));
         let index = self.next as usize;
         let want = board.ops[index].want.load(Relaxed);
         let all_summed = slot.cut.load(Relaxed) == 0;

@@ -64,20 +64,29 @@ pub(crate) mod names {
             PR_SET_MDWE = 65, PR_GET_MDWE = 66;
         MDWE:
             PR_MDWE_REFUSE_EXEC_GAIN = 1, PR_MDWE_NO_INHERIT = 2;
+        FALLOCATE:
+            FALLOC_FL_KEEP_SIZE = 1, FALLOC_FL_PUNCH_HOLE = 2;
         LIMIT:
             RLIMIT_DATA = 2, RLIMIT_STACK = 3, RLIMIT_MEMLOCK = 8, RLIMIT_AS = 9;
     }
 
-    /// The descriptors that programs can map: a memory file open for both, for reading, for writing, and
-    /// without access; a folder; and `/dev/zero`.
+    /// The descriptors that programs can map: the file open for both, for reading, for writing, and without
+    /// access; a folder; and `/dev/zero`.
     pub(crate) const FILE: u32 = 200;
     pub(crate) const READ_ONLY: u32 = 201;
     pub(crate) const WRITE_ONLY: u32 = 202;
     pub(crate) const PATH_ONLY: u32 = 203;
     pub(crate) const FOLDER: u32 = 204;
     pub(crate) const ZEROS: u32 = 206;
-    /// Size of the file: larger than any offset that programs use.
-    pub(crate) const FILE_BYTES: u64 = 1 << 40;
+    /// Size of the file at first: 40 pages and a part of one.
+    pub(crate) const FILE_BYTES: u64 = (40 << 12) + 0x123;
+    /// The largest size that random programs give it.
+    pub(crate) const MOST_FILE_BYTES: u64 = 4 << 20;
+
+    /// The word of the file's first contents at word `at` of page `page`. It may be executed.
+    pub(crate) const fn file_word(page: u64, at: u64) -> u64 {
+        (page + 1) << 32 | at << 20 | 0x90
+    }
 
     /// Those that are not built.
     pub(crate) const NOT_BUILT: &[u64] = &[MADV_REMOVE];
@@ -177,6 +186,16 @@ calls! {
     /// Makes mappings without access, in a place of their own, until there is one more than
     /// `vm.max_map_count`, and unmaps as many again as the argument says. The value is how many were made.
     Crowd = "crowd", Memory, 10_009, [Number];
+    /// `pread`.
+    Pread = "pread", Memory, 17, [Signed, Number, Number, Number];
+    /// `pwrite`.
+    Pwrite = "pwrite", Memory, 18, [Signed, Number, Number, Number];
+    /// `ftruncate`.
+    Ftruncate = "ftruncate", Memory, 77, [Signed, Number];
+    /// `fallocate`.
+    Fallocate = "fallocate", Memory, 285, [Signed, Bits(names::FALLOCATE), Number, Number];
+    /// `fsync`.
+    Fsync = "fsync", Memory, 74, [Signed];
 }
 
 impl Call {

@@ -53,11 +53,28 @@ pub struct Op {
     pub args: [Word; 6],
 }
 
+/// Where the file of a program is stored.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(usize)]
+pub enum Store {
+    /// In memory (tmpfs).
+    Memory = 0,
+    /// In the folder for temporary files, on a disk as a rule (ext4).
+    Disk,
+}
+
+impl Store {
+    /// Both in order, with their names.
+    pub const ALL: [(Self, &str); 2] = [(Self::Memory, "memory"), (Self::Disk, "disk")];
+}
+
 /// A program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program {
     /// Start of the window of most operations. A multiple of 1 MiB.
     pub window: u64,
+    /// Where its file is.
+    pub store: Store,
     /// What it does, in the order in which all of its processes together do it. Numbers rise.
     pub ops: Vec<Op>,
 }
@@ -68,6 +85,11 @@ pub const WINDOW_BYTES: u64 = 16 << 20;
 impl Program {
     /// The random program with number `number` of `seed`, with `len` operations.
     pub fn random(seed: u64, number: u64, len: usize) -> Self {
-        generate(seed, number, len)
+        Self::random_in(None, seed, number, len)
+    }
+
+    /// The same with its file in `store`, if that is given.
+    pub(crate) fn random_in(store: Option<Store>, seed: u64, number: u64, len: usize) -> Self {
+        generate(store, seed, number, len)
     }
 }

@@ -3,13 +3,14 @@
 //! ```text
 //! quire-diff 1
 //! window 0x7fffc00000
+//! file disk
 //! # what is behind a number sign is passed over
 //! 3 p0 mmap(window+0x1000, 0x2000, PROT_READ|PROT_WRITE, MAP_PRIVATE|MAP_ANONYMOUS|MAP_FIXED, -1, 0x0)
 //! 4 p0 write(window+0x1008, 0x90)
 //! 9 p0 munmap(area3+0x1000, 0x1000)
 //! ```
 
-use super::{Argument, Base, Call, MOST_OPS, MOST_PROCESSES, Op, Outcome, Program, Word};
+use super::{Argument, Base, Call, MOST_OPS, MOST_PROCESSES, Op, Outcome, Program, Store, Word};
 use std::fmt;
 use std::str::FromStr;
 
@@ -83,9 +84,25 @@ impl fmt::Display for Op {
     }
 }
 
+impl fmt::Display for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(store, _)| store == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for Store {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.iter().find(|(_, name)| *name == text);
+        found.map(|(store, _)| *store).ok_or_else(|| format!("`{text}` is no store of files: memory, disk"))
+    }
+}
+
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{HEADING}\nwindow {:#x}", self.window)?;
+        writeln!(f, "{HEADING}\nwindow {:#x}\nfile {}", self.window, self.store)?;
         for op in &self.ops {
             writeln!(f, "{op}")?;
         }
@@ -98,7 +115,7 @@ impl Program {
     /// out.
     pub fn with<'p>(&'p self, outcomes: &'p [Outcome]) -> impl fmt::Display + 'p {
         fmt::from_fn(move |f| {
-            writeln!(f, "window {:#x}", self.window)?;
+            writeln!(f, "window {:#x}\nfile {}", self.window, self.store)?;
             for (op, outcome) in self.ops.iter().zip(outcomes) {
                 writeln!(f, "{op} = {}", outcome.shown(op.call))?;
             }
@@ -206,14 +223,19 @@ impl FromStr for Program {
             }
         });
         let window = window.map_err(|what| ParseError { line, what })?;
+        let mut store = Store::Memory;
         let mut ops: Vec<Op> = Vec::new();
         for (line, text) in lines {
+            if let Some(name) = text.strip_prefix("file ").filter(|_| ops.is_empty()) {
+                store = name.trim().parse().map_err(|what| ParseError { line, what })?;
+                continue;
+            }
             let op = op(text).map_err(|what| ParseError { line, what })?;
             if ops.last().is_some_and(|last| last.id >= op.id) {
                 return Err(ParseError { line, what: "the numbers of operations rise".to_owned() });
             }
             ops.push(op);
         }
-        Ok(Self { window, ops })
+        Ok(Self { window, store, ops })
     }
 }

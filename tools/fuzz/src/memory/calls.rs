@@ -2,7 +2,7 @@
 
 use super::values::{Areas, Values};
 use crate::bytes::Bytes;
-use quire_arch::{PAGE_SIZE, PagingFormat};
+use quire_arch::{PAGE_SIZE, PagingFormat, Platform};
 use quire_host::HostPlatform;
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn, Files, OpenFile};
 use quire_mm::space::{Errno, MappedFile, Space, VmFlags};
@@ -10,7 +10,7 @@ use quire_mm::space::{Errno, MappedFile, Space, VmFlags};
 /// The open files of every process: the descriptor says what it is like.
 struct SixFiles;
 
-impl Files for SixFiles {
+impl<P: Platform> Files<P> for SixFiles {
     fn open_file(&self, descriptor: i32) -> Option<OpenFile> {
         (0..6).contains(&descriptor).then_some(OpenFile {
             id: descriptor as u64,

@@ -148,7 +148,9 @@ impl<P: Platform> SpaceMappings<'_, P> {
             core.huge_disable.load(),
         );
         let eligible = snapshot.backing.is_anonymous() && !orders.fitting(snapshot.range).is_empty();
-        let mut figures = MappingFigures::new(Mapping::of(&snapshot), eligible);
+        // SAFETY: the VMA is in the tree, whose lock is held.
+        let mapping = unsafe { Mapping::of::<P>(&snapshot) };
+        let mut figures = MappingFigures::new(mapping, eligible);
         figures.count(&self.space.caller().tables(), snapshot.range);
         figures.finish();
         Some(figures)

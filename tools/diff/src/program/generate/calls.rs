@@ -1,7 +1,7 @@
 //! Random calls, each with its arguments.
 
 use super::super::names::*;
-use super::super::{Base, Call, MOST_PROCESSES, Word};
+use super::super::{Base, Call, MOST_PROCESSES, Store, Word};
 use super::arguments::{in_word, words};
 use super::{Generator, MIB2, NONE, PAGE};
 
@@ -126,7 +126,8 @@ impl Generator {
             *flags = *flags & !3 | MAP_SHARED;
         }
         if self.random.chance(3) {
-            *flags = *flags & !3 | self.random.pick(&[0, 3, 3, 4, 0x8_0003]);
+            let sync = if self.theme.store == Store::Disk { 3 } else { MAP_SYNC | 3 };
+            *flags = *flags & !3 | self.random.pick(&[0, 3, 3, 4, sync]);
         }
         let files = [FILE, FILE, FILE, FILE, READ_ONLY, READ_ONLY, WRITE_ONLY, FOLDER, PATH_ONLY, 999];
         let offset = match self.random.below(40) {
@@ -147,10 +148,10 @@ impl Generator {
             _ => self.length(),
         };
         // In programs with shared memory most keep the size: what else they do to it is not alike yet.
-        let new = if (self.theme.shared || self.theme.files) && self.random.chance(97) { old } else { new };
+        let new = if self.theme.shared && self.random.chance(97) { old } else { new };
         let new = if self.populates { new.min(64 * PAGE) } else { new };
         let mut flags = self.random.pick(&[0, 1, 1, 1, 3, 3, 3, 3, 5, 5, 7, 7, 2, 4, 6, 8, 1 << 32]);
-        if flags & 5 == 5 && (self.theme.shared || self.theme.files) && self.random.chance(95) {
+        if flags & 5 == 5 && self.theme.shared && self.random.chance(95) {
             flags &= !4;
         }
         let target = match self.random.below(20) {

@@ -2,10 +2,11 @@
 
 mod arguments;
 mod calls;
+mod files;
 mod large;
 
 use super::names::*;
-use super::{Base, Call, Op, Program, Trait, WINDOW_BYTES, Word};
+use super::{Base, Call, Op, Program, Store, Trait, WINDOW_BYTES, Word};
 use crate::random::Random;
 use arguments::{in_page, in_word, words};
 use core::ops::Range;
@@ -30,6 +31,8 @@ const CROWDED_FROM: u32 = 30;
 struct Theme {
     shared: bool,
     files: bool,
+    /// ext4 knows MAP_SYNC, and refuses it later than tmpfs, which does not.
+    store: Store,
     /// Private mappings of `/dev/zero`.
     zeros: bool,
     forks: bool,
@@ -66,15 +69,18 @@ struct Generator {
     locked: Option<[Word; 2]>,
 }
 
-/// The random program with number `number` of `seed`.
-pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
+/// The random program with number `number` of `seed`, with its file in `store` if that is given.
+pub(crate) fn generate(store: Option<Store>, seed: u64, number: u64, len: usize) -> Program {
     let mut random = Random::new(seed, number);
     let window = random.pick(&WINDOWS);
+    let either = random.pick(&[Store::Memory, Store::Disk]);
+    let store = store.unwrap_or(either);
     let large = random.chance(15);
     let crowded = number % CROWDED_EVERY == CROWDED_EVERY - 1;
     let theme = Theme {
         shared: random.chance(if large { 5 } else { 30 }),
-        files: random.chance(if large { 5 } else { 20 }),
+        files: random.chance(if large { 5 } else { 30 }),
+        store,
         // A child of a crowd has one of its own, which is much memory.
         forks: random.chance(if large { 50 } else { 25 }) && !crowded,
         limits: random.chance(if large { 5 } else { 25 }),
@@ -97,7 +103,7 @@ pub(crate) fn generate(seed: u64, number: u64, len: usize) -> Program {
         locked: None,
     };
     let ops = (0..len).map(|id| generator.op(id as u32)).collect();
-    Program { window, ops }
+    Program { window, store, ops }
 }
 
 impl Generator {
@@ -170,6 +176,9 @@ impl Generator {
         }
         if self.theme.executes && self.random.chance(1) {
             return self.mdwe();
+        }
+        if self.theme.files && self.random.chance(14) {
+            return self.file_call();
         }
         let (addr, len) = (self.address(), self.length());
         let two = |len| words([addr, Word::Exact(len)]);

@@ -1,0 +1,143 @@
+//! The files that programs map: one in memory, one in the folder for temporary files. A program has one of
+//! them, with the same contents at its start each time.
+
+use super::board::{Board, MOST_FILE_PAGES, Slot};
+use super::preparation::{Preparation, fail};
+use super::raw::{Plain, open_as, plain, syscall};
+use super::texts::{Files, next_vma, query};
+use crate::program::names::{FILE, FILE_BYTES, MOST_FILE_BYTES, PATH_ONLY, READ_ONLY, WRITE_ONLY, file_word};
+use crate::sum::Sum;
+use core::ffi::CStr;
+use core::sync::atomic::Ordering::Relaxed;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::os::fd::AsRawFd as _;
+
+const PAGE: u64 = 4096;
+/// What a program has as its descriptors, for each of the files.
+pub(super) const KEPT: [[u32; 4]; 2] = [[210, 211, 212, 213], [220, 221, 222, 223]];
+const AS: [u32; 4] = [FILE, READ_ONLY, WRITE_ONLY, PATH_ONLY];
+/// How the file is opened again for those but the first.
+const AGAIN: [i32; 3] = [libc::O_RDONLY, libc::O_WRONLY, libc::O_PATH];
+/// Names of the first of each.
+const OWN: [&CStr; 2] = [c"/proc/self/fd/210", c"/proc/self/fd/220"];
+
+/// Opens the files, the second one in `folder`, where it has no name.
+pub(super) fn open(board: &Board, folder: &CStr) {
+    match memfd_create(c"quire-diff", MFdFlags::empty()) {
+        Ok(file) => plain(Plain::Dup2, file.as_raw_fd() as u64, KEPT[0][0].into()),
+        Err(error) => fail(board, Preparation::File, -(error as i64)),
+    };
+    let opened = open_as(folder, libc::O_TMPFILE | libc::O_RDWR, KEPT[1][0]);
+    if opened < 0 {
+        fail(board, Preparation::Disk, opened);
+    }
+    for (kept, own) in KEPT.iter().zip(OWN) {
+        match plain(Plain::Ftruncate, kept[0].into(), MOST_FILE_BYTES) {
+            0 => {}
+            error if error == -i64::from(libc::EFBIG) => fail(board, Preparation::FileSize, error),
+            error => fail(board, Preparation::File, error),
+        }
+        for (descriptor, flags) in kept[1..].iter().zip(AGAIN) {
+            let opened = open_as(own, flags, *descriptor);
+            if opened < 0 {
+                fail(board, Preparation::File, opened);
+            }
+        }
+    }
+}
+
+/// Finds out what mappings of the files look like.
+pub(super) fn measure(board: &Board, files: &Files) {
+    let words = &board.scratch[32..45];
+    let mut at = 0;
+    while at < KEPT.len() {
+        // SAFETY: a new mapping of a page (PROT_READ, MAP_SHARED), and its end.
+        unsafe {
+            let addr = syscall(libc::SYS_mmap, [0, PAGE, 1, 1, KEPT[at][0].into(), 0]);
+            if addr < 0 {
+                fail(board, Preparation::File, addr);
+            }
+            next_vma(board, files.maps, addr.cast_unsigned());
+            syscall(libc::SYS_munmap, [addr.cast_unsigned(), PAGE, 0, 0, 0, 0]);
+        }
+        board.facts.files[at][0].store(words[query::INODE].load(Relaxed), Relaxed);
+        board.facts.files[at][1].store(words[query::DEVICE].load(Relaxed), Relaxed);
+        at += 1;
+    }
+}
+
+/// Whether the mapping that was asked for last shows the program's file.
+pub(super) fn is_shown(board: &Board) -> bool {
+    let words = &board.scratch[32..45];
+    let [inode, device] = &board.facts.files[board.store.load(Relaxed) as usize & 1];
+    words[query::INODE].load(Relaxed) == inode.load(Relaxed)
+        && words[query::DEVICE].load(Relaxed) == device.load(Relaxed)
+}
+
+/// Reads or writes bytes of the file: those of the board's page. Returns how many, or an error.
+fn transfer(board: &Board, call: i64, at: u64, bytes: u64) -> i64 {
+    let page = board.page.as_ptr().addr() as u64;
+    // SAFETY: the kernel reads or writes no more than the page.
+    unsafe { syscall(call, [FILE.into(), page, bytes, at, 0, 0]) }
+}
+
+/// Gives the program that is about to begin its file. Nothing of the files is mapped in any process.
+pub(super) fn renew(board: &Board) {
+    let kept = &KEPT[board.store.load(Relaxed) as usize & 1];
+    let mut at = 0;
+    while at < kept.len() {
+        plain(Plain::Dup2, kept[at].into(), AS[at].into());
+        at += 1;
+    }
+    plain(Plain::Ftruncate, FILE.into(), 0);
+    board.file_error.store(0, Relaxed);
+    let mut page = 0;
+    while page * PAGE < FILE_BYTES {
+        let mut word = 0;
+        while word < 512 {
+            board.page[word].store(file_word(page, word as u64), Relaxed);
+            word += 1;
+        }
+        let rest = FILE_BYTES - page * PAGE;
+        let bytes = if rest < PAGE { rest } else { PAGE };
+        let written = transfer(board, libc::SYS_pwrite64, page * PAGE, bytes);
+        if written != bytes.cast_signed() {
+            board.file_error.store(if written < 0 { written } else { -1 }, Relaxed);
+        }
+        page += 1;
+    }
+}
+
+/// Reads all of the file into the page cache.
+pub(super) fn bring_in(board: &Board) {
+    let mut at = 0;
+    while transfer(board, libc::SYS_pread64, at, PAGE) > 0 && at < MOST_FILE_BYTES {
+        at += PAGE;
+    }
+}
+
+/// Notes the size of the file and the sums of its pages, with zeros past its end.
+pub(super) fn sum_up(board: &Board, slot: &Slot) {
+    // SAFETY: moves the descriptor's position, which nothing uses, to the end.
+    let size = unsafe { syscall(libc::SYS_lseek, [FILE.into(), 0, libc::SEEK_END as u64, 0, 0, 0]) };
+    slot.file_size.store(size, Relaxed);
+    let mut count = 0;
+    while count < MOST_FILE_PAGES && (count as u64 * PAGE).cast_signed() < size {
+        let mut word = 0;
+        while word < 512 {
+            board.page[word].store(0, Relaxed);
+            word += 1;
+        }
+        transfer(board, libc::SYS_pread64, count as u64 * PAGE, PAGE);
+        let mut sum = Sum::new();
+        let mut at = 0;
+        while at < 512 {
+            let word = |at: usize| board.page[at].load(Relaxed);
+            sum.add([word(at), word(at + 1), word(at + 2), word(at + 3)]);
+            at += 4;
+        }
+        slot.file_sums[count].store(sum.finish(), Relaxed);
+        count += 1;
+    }
+    slot.file_count.store(count as u32, Relaxed);
+}

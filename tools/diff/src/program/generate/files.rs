@@ -1,0 +1,76 @@
+//! Random calls about the file.
+
+use super::super::names::*;
+use super::super::{Call, Word};
+use super::arguments::{with_offset, words};
+use super::{Generator, PAGE};
+
+/// What the descriptors of calls about the file are: mostly one that allows all of them.
+const DESCRIPTORS: [u32; 12] =
+    [FILE, FILE, FILE, FILE, FILE, FILE, FILE, READ_ONLY, READ_ONLY, WRITE_ONLY, PATH_ONLY, 999];
+
+impl Generator {
+    pub(super) fn file_call(&mut self) -> (Call, [Word; 6]) {
+        let file = Word::Exact(self.random.pick(&DESCRIPTORS).into());
+        match self.random.below(100) {
+            0..30 => self.transfer(Call::Pread, file),
+            30..60 => self.transfer(Call::Pwrite, file),
+            60..78 => (Call::Ftruncate, words([file, Word::Exact(self.file_size())])),
+            78..96 => self.punch(file),
+            _ => (Call::Fsync, words([file])),
+        }
+    }
+
+    /// Bytes between the file and memory: of the same offset in a page, so that a program that copies a page
+    /// of the file to itself finds it as it was.
+    fn transfer(&mut self, call: Call, file: Word) -> (Call, [Word; 6]) {
+        let offset = match self.random.below(20) {
+            0 => u64::MAX - self.random.below(2 * PAGE),
+            _ => self.file_offset(),
+        };
+        let addr = with_offset(self.address(), |at| at & !(PAGE - 1) | offset & (PAGE - 1));
+        let len = match self.random.below(20) {
+            0 => 0,
+            1..8 => self.random.below(64),
+            8..15 => self.random.below(3 * PAGE),
+            _ => (1 + self.random.below(8)) * PAGE,
+        };
+        (call, words([file, addr, Word::Exact(len), Word::Exact(offset)]))
+    }
+
+    fn punch(&mut self, file: Word) -> (Call, [Word; 6]) {
+        let offset = self.file_offset();
+        let len = match self.random.below(20) {
+            0 => 0,
+            1 => MOST_FILE_BYTES,
+            2..8 => self.random.below(3 * PAGE),
+            _ => (1 + self.random.below(8)) * PAGE,
+        };
+        // What is left of a word begins as a whole one does.
+        let len = if self.theme.executes { len & !7 } else { len };
+        let mode = Word::Exact(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE);
+        (Call::Fallocate, words([file, mode, Word::Exact(offset), Word::Exact(len)]))
+    }
+
+    /// A byte of the file, or a little past its first end.
+    fn file_offset(&mut self) -> u64 {
+        let page = self.random.below(48) * PAGE;
+        match self.random.below(10) {
+            0..5 => page,
+            5 => FILE_BYTES & !7,
+            _ if self.theme.executes => page + self.random.below(PAGE / 8) * 8,
+            _ => page + self.random.below(PAGE),
+        }
+    }
+
+    /// A new size: mostly near the first one, so that mappings have pages on both sides of the end.
+    fn file_size(&mut self) -> u64 {
+        match self.random.below(20) {
+            0 => 0,
+            1 => u64::MAX - self.random.below(PAGE),
+            2 => MOST_FILE_BYTES - self.random.below(PAGE),
+            3..8 => FILE_BYTES,
+            _ => self.file_offset(),
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The file of a program on Quire.
+
+use crate::linux::{MOST_FILE_PAGES, StoreFacts};
+use crate::observation::Observation;
+use crate::program::Call;
+use crate::program::names::{FILE, FILE_BYTES, MOST_FILE_BYTES, READ_ONLY, WRITE_ONLY, file_word};
+use crate::sum;
+use quire_arch::{Access, PAGE_SIZE, Platform, VirtAddr};
+use quire_host::{HostPlatform, Machine, Program, ProgramSpace};
+use quire_mm::abi::OpenFile;
+use quire_mm::file::{
+    DeviceMemory, Direction, File, FileBacking, FileError, FileIo, PageBytes, PageError, Submitted, Transfer,
+    Transferred, UserCopy,
+};
+use quire_mm::space::{Errno, MappedFile, Space, VmFlags};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+type HostFile<'m> = File<'m, HostPlatform>;
+
+/// The bytes of a file that are not in its pages. What is past the end of them is zeros.
+#[derive(Clone, Debug, Default)]
+struct Bytes(Arc<Mutex<Vec<u8>>>);
+
+impl Bytes {
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        // A list of bytes is good whatever was done to it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FileBacking<HostPlatform> for Bytes {
+    unsafe fn submit(
+        &self,
+        memory: DeviceMemory<'_, HostPlatform>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
+        let mut bytes = self.lock();
+        let (Ok(mut at), Ok(mut left)) = (usize::try_from(io.offset), usize::try_from(io.bytes)) else {
+            return Submitted::Done(Err(FileError::Io));
+        };
+        if io.direction == Direction::Write && bytes.len() < at + left {
+            bytes.resize(at + left, 0);
+        }
+        let begin = at;
+        for frames in io.frames {
+            let ram = memory.platform().direct_map(frames.start()).as_ptr();
+            let run = left.min((frames.len() * PAGE_SIZE) as usize);
+            let from = at.min(bytes.len());
+            let there = run.min(bytes.len() - from);
+            let stored = &mut bytes[from..from + there];
+            // SAFETY: the frames are RAM of this machine and stay until this returns; those of a read are this
+            // backing's. What programs write meanwhile is written again.
+            unsafe {
+                match io.direction {
+                    Direction::Read => ram.copy_from_nonoverlapping(stored.as_ptr(), there),
+                    Direction::Write => ram.copy_to_nonoverlapping(stored.as_mut_ptr(), there),
+                }
+            }
+            at += there;
+            if there < run {
+                return Submitted::Done(Ok(Transferred::Bytes((at - begin) as u64)));
+            }
+            left -= run;
+        }
+        Submitted::Done(Ok(Transferred::All))
+    }
+}
+
+/// The file of a program, with its openings.
+pub(crate) struct ProgramFile<'m> {
+    facts: StoreFacts,
+    bytes: Bytes,
+    /// As [`FILE`], [`READ_ONLY`] and [`WRITE_ONLY`].
+    openings: [HostFile<'m>; 3],
+}
+
+/// What of a descriptor counts for calls about the file.
+#[derive(Clone, Copy)]
+struct Opened<'f, 'm> {
+    file: &'f HostFile<'m>,
+    reads: bool,
+    writes: bool,
+}
+
+/// Errors of calls about files, which no memory call has.
+const EFBIG: Errno = Errno(libc::EFBIG);
+
+/// The result of a call as Linux returns it.
+type Raw = i64;
+
+fn failed(errno: Errno) -> Raw {
+    -i64::from(errno.0)
+}
+
+impl<'m> ProgramFile<'m> {
+    pub(crate) fn new(machine: &'m Machine, facts: StoreFacts) -> Result<Self, PageError> {
+        let pages = FILE_BYTES.div_ceil(PAGE_SIZE);
+        let words = (0..pages).flat_map(|page| (0..PAGE_SIZE / 8).map(move |at| file_word(page, at)));
+        let mut contents: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
+        contents.truncate(FILE_BYTES as usize);
+        let bytes = Bytes(Arc::new(Mutex::new(contents)));
+        let file = machine.memory().create_file(bytes.clone(), FILE_BYTES)?;
+        let (second, third) = (file.open()?, file.open()?);
+        let this = Self { facts, bytes, openings: [file, second, third] };
+        // On Linux what was written is in the page cache.
+        this.bring_in();
+        Ok(this)
+    }
+
+    /// What the descriptor allows, if it is one of the file.
+    pub(crate) fn described(&self, descriptor: u32) -> Option<OpenFile> {
+        let at = self.place(descriptor)?;
+        Some(OpenFile {
+            // Each opening has a number here, too, which nothing reads.
+            id: at as u64,
+            readable: descriptor != WRITE_ONLY,
+            writable: descriptor != READ_ONLY,
+            refused: None,
+            write_refused: None,
+            exec_refused: self.facts.no_exec.then_some(Errno::EPERM),
+            max_bytes: MappedFile::REGULAR_BYTES,
+            huge_alignment: self.facts.huge_alignment,
+            vm_flags: VmFlags::empty(),
+        })
+    }
+
+    /// The opening that the descriptor is.
+    pub(crate) fn opening(&self, descriptor: u32) -> Option<&HostFile<'m>> {
+        Some(&self.openings[self.place(descriptor)?])
+    }
+
+    fn place(&self, descriptor: u32) -> Option<usize> {
+        [FILE, READ_ONLY, WRITE_ONLY].into_iter().position(|one| one == descriptor)
+    }
+
+    fn opened(&self, word: u64) -> Option<Opened<'_, 'm>> {
+        let descriptor = word as u32;
+        let file = self.opening(descriptor)?;
+        Some(Opened { file, reads: descriptor != WRITE_ONLY, writes: descriptor != READ_ONLY })
+    }
+
+    /// Makes a call about the file.
+    pub(crate) fn make<S: ProgramSpace>(
+        &self,
+        call: Call,
+        args: [u64; 6],
+        (program, space): (&Program<'_, S>, &Space<'m, HostPlatform>),
+    ) -> Raw {
+        let [descriptor, second, third, fourth, ..] = args;
+        let opened = self.opened(descriptor).ok_or(Errno::EBADF);
+        let result = match call {
+            Call::Pread | Call::Pwrite if fourth.cast_signed() < 0 => Err(Errno::EINVAL),
+            Call::Pread => opened.and_then(|Opened { file, reads, .. }| {
+                reads.then_some(()).ok_or(Errno::EBADF)?;
+                let mut to = ToProgram { program, at: second, left: third, page: Page::default() };
+                transferred(space.files().read(file, fourth, &mut to))
+            }),
+            Call::Pwrite => opened.and_then(|Opened { file, writes, .. }| {
+                writes.then_some(()).ok_or(Errno::EBADF)?;
+                let mut from = FromProgram { program, at: second, left: third, page: Page::default() };
+                let mut done = space.files().write(file, fourth, &mut from);
+                if done.bytes == 0 && done.stopped == Some(PageError::BadAddress) && fourth > file.size() {
+                    // ext4 and tmpfs make the file larger, up to where it is to be written, before they look
+                    // whether the memory can be accessed: it may be a page of the file.
+                    file.set_size(fourth).map_err(errno_of)?;
+                    done = space.files().write(file, fourth, &mut from);
+                }
+                transferred(done)
+            }),
+            Call::Ftruncate if second.cast_signed() < 0 => Err(Errno::EINVAL),
+            Call::Ftruncate => opened.and_then(|Opened { file, writes, .. }| {
+                writes.then_some(()).ok_or(Errno::EINVAL)?;
+                file.set_size(second).map_err(errno_of)?;
+                let mut bytes = self.bytes.lock();
+                let len = usize::try_from(second).unwrap_or(usize::MAX);
+                bytes.truncate(len);
+                Ok(0)
+            }),
+            Call::Fallocate => opened.and_then(|opened| self.fallocate(opened, (second, third, fourth))),
+            Call::Fsync => opened.and_then(|Opened { file, .. }| {
+                file.sync(0..u64::MAX, false).map_err(|error| errno_of(error.into()))?;
+                Ok(0)
+            }),
+            _ => Err(Errno::ENOSYS),
+        };
+        result.unwrap_or_else(failed)
+    }
+
+    /// A hole, the only form of the call here.
+    fn fallocate(
+        &self,
+        Opened { file, writes, .. }: Opened<'_, 'm>,
+        (mode, offset, len): (u64, u64, u64),
+    ) -> Result<Raw, Errno> {
+        const PUNCH: u64 = 3;
+        if offset.cast_signed() < 0 || len.cast_signed() <= 0 {
+            return Err(Errno::EINVAL);
+        }
+        if mode != PUNCH {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        writes.then_some(()).ok_or(Errno::EBADF)?;
+        let end = offset.checked_add(len).filter(|end| *end <= self.facts.max_bytes).ok_or(EFBIG)?;
+        {
+            let mut bytes = self.bytes.lock();
+            let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+            let hole = place(offset)..place(end);
+            bytes[hole].fill(0);
+        }
+        file.punch(offset..end).map_err(errno_of)?;
+        Ok(0)
+    }
+
+    /// Reads all of the file into the cache.
+    pub(crate) fn bring_in(&self) {
+        let mut nowhere = Nowhere(MOST_FILE_BYTES);
+        let _ = self.openings[0].read(0, &mut nowhere);
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.openings[0].size()
+    }
+
+    /// Notes the size and the sums of its pages, with zeros past its end.
+    pub(crate) fn sum_up(&self, seen: &mut Observation) {
+        seen.file_size = self.size();
+        let pages = seen.file_size.div_ceil(PAGE_SIZE).min(MOST_FILE_PAGES as u64);
+        for page in 0..pages {
+            let mut read = Sink(Page::default());
+            let _ = self.openings[0].read(page * PAGE_SIZE, &mut read);
+            seen.file_sums.push(sum::of_page(&read.0.bytes));
+        }
+    }
+}
+
+fn errno_of(error: PageError) -> Errno {
+    match error {
+        PageError::TooLarge => EFBIG,
+        PageError::OtherMachine => Errno::EBADF,
+        PageError::BadAddress | PageError::PastEnd => Errno::EFAULT,
+        PageError::NoMemory(_) | PageError::OverLimit(_) => Errno::ENOMEM,
+        PageError::File(FileError::NoSpace) => Errno::ENOSPC,
+        PageError::File(_) => Errno::EIO,
+    }
+}
+
+fn transferred(Transfer { bytes, stopped }: Transfer) -> Result<Raw, Errno> {
+    match stopped {
+        Some(error) if bytes == 0 => Err(errno_of(error)),
+        _ => Ok(bytes.cast_signed()),
+    }
+}
+
+/// Bytes between a page of the file and a program.
+struct Page {
+    bytes: [u8; PAGE_SIZE as usize],
+    filled: usize,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self { bytes: [0; PAGE_SIZE as usize], filled: 0 }
+    }
+}
+
+/// The parts of a range that lie in one page each, as lengths.
+fn parts(addr: u64, bytes: usize) -> impl Iterator<Item = usize> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let rest = PAGE_SIZE - (addr.wrapping_add(done as u64) & (PAGE_SIZE - 1));
+        let part = (bytes - done).min(rest as usize);
+        done += part;
+        (part > 0).then_some(part)
+    })
+}
+
+/// A program's memory that a call writes to.
+struct ToProgram<'p, 'v, S: ProgramSpace> {
+    program: &'p Program<'v, S>,
+    at: u64,
+    left: u64,
+    page: Page,
+}
+
+impl<S: ProgramSpace> UserCopy for ToProgram<'_, '_, S> {
+    fn left(&self) -> u64 {
+        self.left
+    }
+
+    fn fault_in(&mut self, bytes: usize) -> usize {
+        let mut ready = 0;
+        for part in parts(self.at, bytes) {
+            let addr = VirtAddr(self.at.wrapping_add(ready as u64));
+            if self.program.touch(addr, Access::Write).is_err() {
+                break;
+            }
+            ready += part;
+        }
+        ready
+    }
+
+    fn copy(&mut self, page: PageBytes<'_>) -> usize {
+        self.page.filled = page.get(0, &mut self.page.bytes);
+        self.page.filled
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        // The pages were accessible, and nothing else runs in the program.
+        let _ = self.program.write(VirtAddr(self.at), &self.page.bytes[..bytes.min(self.page.filled)]);
+        self.at = self.at.wrapping_add(bytes as u64);
+        self.left -= bytes as u64;
+    }
+}
+
+/// A program's memory that a call reads.
+struct FromProgram<'p, 'v, S: ProgramSpace> {
+    program: &'p Program<'v, S>,
+    at: u64,
+    left: u64,
+    page: Page,
+}
+
+impl<S: ProgramSpace> UserCopy for FromProgram<'_, '_, S> {
+    fn left(&self) -> u64 {
+        self.left
+    }
+
+    fn fault_in(&mut self, bytes: usize) -> usize {
+        self.page.filled = 0;
+        for part in parts(self.at, bytes.min(PAGE_SIZE as usize)) {
+            let from = self.page.filled;
+            let addr = VirtAddr(self.at.wrapping_add(from as u64));
+            if self.program.read(addr, &mut self.page.bytes[from..from + part]).is_err() {
+                break;
+            }
+            self.page.filled += part;
+        }
+        self.page.filled
+    }
+
+    fn copy(&mut self, page: PageBytes<'_>) -> usize {
+        page.set(0, &self.page.bytes[..self.page.filled])
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.at = self.at.wrapping_add(bytes as u64);
+        self.left -= bytes as u64;
+    }
+}
+
+/// A reader of so many bytes that keeps none.
+struct Nowhere(u64);
+
+impl UserCopy for Nowhere {
+    fn left(&self) -> u64 {
+        self.0
+    }
+
+    fn fault_in(&mut self, bytes: usize) -> usize {
+        bytes
+    }
+
+    fn copy(&mut self, page: PageBytes<'_>) -> usize {
+        page.len()
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.0 -= bytes as u64;
+    }
+}
+
+/// A reader of one page.
+struct Sink(Page);
+
+impl UserCopy for Sink {
+    fn left(&self) -> u64 {
+        PAGE_SIZE - self.0.filled as u64
+    }
+
+    fn fault_in(&mut self, bytes: usize) -> usize {
+        bytes
+    }
+
+    fn copy(&mut self, page: PageBytes<'_>) -> usize {
+        page.get(0, &mut self.0.bytes[self.0.filled..])
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.0.filled += bytes;
+    }
+}
