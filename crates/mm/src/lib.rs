@@ -36,7 +36,7 @@
 //! ```
 //!
 //! See also: [`platform`] to port to a machine, [`space`] for the calls, [`swap`] and [`memcg`] for memory
-//! shortage, [`file`] for files, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts
+//! shortage, [`file`](mod@file) for files, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts
 //! that tools read, [`abi`] for system calls by number. [`Techniques`] chooses between old and new
 //! strategies.
 //!
