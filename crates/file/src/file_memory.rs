@@ -35,6 +35,7 @@ impl<P: Platform> FileMemory<P> {
     ///
     /// When there is no frame for the caches.
     #[cfg_attr(debug_assertions, track_caller)]
+    #[inline(never)]
     pub(crate) fn new(frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
         Ok(Self {
             nodes: NodeSlabs::new(frames, pin)?,

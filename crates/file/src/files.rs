@@ -15,13 +15,18 @@ use quire_sync::SpinLock;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// The files of one machine: where they lie, and the list of them.
-pub struct Files<P: Platform, V> {
+///
+/// One word: what it is made of is made on a kernel's stack, and moved.
+pub struct Files<P: Platform, V>(NonNull<State<P, V>>);
+
+/// In the heap that it has itself, for as long as the machine is.
+struct State<P: Platform, V> {
     cores: SlabCache<FileCore<P, V>, P>,
     openings: SlabCache<OpenFile<P, V>, P>,
     /// For backings.
     heap: Heap<P>,
-    /// In the heap, for as long as the machine is: files point to it.
-    memory: NonNull<FileMemory<P>>,
+    /// Files point to it.
+    memory: FileMemory<P>,
     numbers: AtomicU64,
     list: SpinLock<List<P, V>, P>,
 }
@@ -45,33 +50,41 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     ///
     /// When there are no frames for the caches.
     #[cfg_attr(debug_assertions, track_caller)]
+    // Not inlined, so that what it makes is on the stack only while it runs.
+    #[inline(never)]
     pub fn new(frames: &Frames<P>) -> Result<Self, AllocError> {
         let pin = &frames.platform().pin();
         let heap = Heap::new(frames, pin)?;
-        let shared = FileMemory::new(frames, pin)?;
-        let memory = heap.allocate(frames, pin, Layout::new::<FileMemory<P>>())?.cast::<FileMemory<P>>();
-        // SAFETY: it is this call's, and has that layout.
-        unsafe { memory.write(shared) };
-        Ok(Self {
-            cores: SlabCache::new(frames, pin, "address_space")?,
-            openings: SlabCache::new(frames, pin, "open_file")?,
-            heap,
-            memory,
-            numbers: AtomicU64::new(1),
-            list: SpinLock::new(LockClass::Files, List { first: None, files: 0 }),
-        })
+        let place = heap.allocate(frames, pin, Layout::new::<State<P, V>>())?.cast::<State<P, V>>();
+        let state = place.as_ptr();
+        // SAFETY: it is this call's, and has that layout. Each part is written in its place, and none is read
+        // before all are.
+        unsafe {
+            (&raw mut (*state).heap).write(heap);
+            (&raw mut (*state).cores).write(SlabCache::new(frames, pin, "address_space")?);
+            (&raw mut (*state).openings).write(SlabCache::new(frames, pin, "open_file")?);
+            (&raw mut (*state).memory).write(FileMemory::new(frames, pin)?);
+            (&raw mut (*state).numbers).write(AtomicU64::new(1));
+            let list = List { first: None, files: 0 };
+            (&raw mut (*state).list).write(SpinLock::new(LockClass::Files, list));
+        }
+        Ok(Self(place))
+    }
+
+    fn state(&self) -> &State<P, V> {
+        // SAFETY: written by `new`, and lives as long as the machine.
+        unsafe { self.0.as_ref() }
     }
 
     /// Pages of all files.
     pub fn totals(&self) -> FileTotals {
-        // SAFETY: it lives as long as the machine.
-        unsafe { self.memory.as_ref() }.totals()
+        self.state().memory.totals()
     }
 
     /// How many files there are.
     pub fn count(&self, frames: &Frames<P>) -> u64 {
         let _pin = frames.platform().pin();
-        self.list.lock().files
+        self.state().list.lock().files
     }
 
     /// A file of `size` bytes, with one opening, whose only holder is the caller.
@@ -88,13 +101,13 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         let platform = frames.platform();
         let layout = Layout::new::<B>();
-        let place = self.heap.allocate(frames, &platform.pin(), layout)?.cast::<B>();
+        let place = self.state().heap.allocate(frames, &platform.pin(), layout)?.cast::<B>();
         // SAFETY: it is this call's, and has that layout.
         unsafe { place.write(backing) };
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
+        let number = self.state().numbers.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the backing is dropped with the file, and what files share lives as long as the machine.
-        let cached = unsafe { CachedFile::new(place, self.memory, (number, size)) };
-        let made = self.cores.allocate(frames, &platform.pin(), FileCore::new(cached));
+        let cached = unsafe { CachedFile::new(place, NonNull::from(&self.state().memory), (number, size)) };
+        let made = self.state().cores.allocate(frames, &platform.pin(), FileCore::new(cached));
         let core = made.inspect_err(|_| {
             // SAFETY: written above, and used nowhere.
             unsafe { self.drop_backing(frames, place) };
@@ -105,7 +118,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         let opening = unsafe { self.opening_of(frames, core) }.inspect_err(|_| {
             // SAFETY: as above, and the core was just made.
             unsafe {
-                self.cores.free(frames, &platform.pin(), core);
+                self.state().cores.free(frames, &platform.pin(), core);
                 self.drop_backing(frames, place);
             }
         })?;
@@ -130,7 +143,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         // SAFETY: the caller's promise.
         let open = unsafe { OpenFile::new(core) };
-        let place = self.openings.allocate(frames, &frames.platform().pin(), open)?;
+        let place = self.state().openings.allocate(frames, &frames.platform().pin(), open)?;
         // VMAs name it by its address.
         place.as_ptr().expose_provenance();
         Ok(place)
@@ -143,7 +156,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     /// It is one of these files, and nothing holds it any more.
     pub(crate) unsafe fn free_opening(&self, frames: &Frames<P>, open: NonNull<OpenFile<P, V>>) {
         // SAFETY: the caller's promise.
-        unsafe { self.openings.free(frames, &frames.platform().pin(), open) };
+        unsafe { self.state().openings.free(frames, &frames.platform().pin(), open) };
     }
 
     /// Drops the backing of a file and frees the file.
@@ -157,7 +170,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         unsafe {
             let backing = core.as_ref().cached.backing_place();
             self.drop_backing(frames, backing);
-            self.cores.free(frames, &frames.platform().pin(), core);
+            self.state().cores.free(frames, &frames.platform().pin(), core);
         }
     }
 
@@ -169,12 +182,12 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         unsafe {
             let layout = Layout::for_value(backing.as_ref());
             backing.drop_in_place();
-            self.heap.free(frames, &frames.platform().pin(), backing.cast(), layout);
+            self.state().heap.free(frames, &frames.platform().pin(), backing.cast(), layout);
         }
     }
 
     fn enlist(&self, _pin: &Pin<'_, P>, core: NonNull<FileCore<P, V>>) {
-        let mut list = self.list.lock();
+        let mut list = self.state().list.lock();
         let next = list.first.replace(core);
         // SAFETY: the lock is held, and files on the list live.
         unsafe {
@@ -187,7 +200,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     }
 
     fn delist(&self, _pin: &Pin<'_, P>, core: NonNull<FileCore<P, V>>) {
-        let mut list = self.list.lock();
+        let mut list = self.state().list.lock();
         // SAFETY: as in `enlist`; the file is on the list until this is done.
         unsafe {
             let Neighbours { next, previous } = &*core.as_ref().neighbours.get();
@@ -206,7 +219,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     /// Calls `visit` with every file, under the lock of the list.
     pub fn for_each(&self, frames: &Frames<P>, mut visit: impl FnMut(&FileCore<P, V>)) {
         let _pin = frames.platform().pin();
-        let list = self.list.lock();
+        let list = self.state().list.lock();
         let mut next = list.first;
         while let Some(core) = next {
             // SAFETY: files live while they are on the list, which is locked.
@@ -220,6 +233,6 @@ impl<P: Platform, V: Mapping> Files<P, V> {
 
 impl<P: Platform, V> fmt::Debug for Files<P, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Files").field("cores", &self.cores).finish_non_exhaustive()
+        f.debug_struct("Files").field("at", &self.0).finish_non_exhaustive()
     }
 }

@@ -121,7 +121,11 @@ impl<P: Platform> Memory<P> {
         config: SpacesConfig,
         techniques: Techniques,
     ) -> Result<Self, BuildError> {
-        match Spaces::new(lower?, config, &Policy) {
+        let files = match &lower {
+            Ok(swap) => Spaces::no_files(swap),
+            Err(error) => return Err(*error),
+        };
+        match Spaces::new(lower?, files, config, &Policy) {
             Ok(spaces) => Ok(Self { spaces, techniques }),
             Err(error) => Err(BuildError::Start(error)),
         }

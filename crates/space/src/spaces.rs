@@ -104,12 +104,18 @@ pub struct Spaces<P: Platform> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Over the frames of `swap`, without an address space yet.
+    /// Over the frames of `swap`, without an address space yet. `files` are [`no_files`](Self::no_files), made
+    /// before: this is deep in a kernel's stack.
     ///
     /// # Errors
     ///
     /// [`Error::NoFrames`] when not even its own few frames can be allocated.
-    pub fn new(swap: Swap<P>, config: SpacesConfig, reclaim: &'static dyn Reclaim<P>) -> Result<Self, Error> {
+    pub fn new(
+        swap: Swap<P>,
+        files: Result<Files<P, Vma>, AllocError>,
+        config: SpacesConfig,
+        reclaim: &'static dyn Reclaim<P>,
+    ) -> Result<Self, Error> {
         let SpacesConfig { overcommit, gather, tables, mremap, huge, oom } = config;
         // Moved once, at the end: it is large, and this runs on a kernel's stack.
         let made = MemoryCore::new(swap, Techniques { gather, tables, mremap });
@@ -120,7 +126,7 @@ impl<P: Platform> Spaces<P> {
         let nodes = SlabCache::new(frames, &pin, "range_node")?;
         let cores = SlabCache::new(frames, &pin, "mm_struct")?;
         let rmap = RmapState::new(memory, &pin)?;
-        let files = Files::new(frames)?;
+        let files = files?;
         let tags = frames.allocate(&pin, AllocRequest::new(Order::ZERO, FailSite::new("spaces")).zeroed())?;
         let current = CurrentSpaces::new(memory, &pin)?;
         drop(pin);
@@ -149,6 +155,16 @@ impl<P: Platform> Spaces<P> {
             reclaim,
             memory: made?,
         })
+    }
+
+    /// The files of a machine that has none yet.
+    ///
+    /// # Errors
+    ///
+    /// When there are no frames for their caches.
+    #[inline(never)]
+    pub fn no_files(swap: &Swap<P>) -> Result<Files<P, Vma>, AllocError> {
+        Files::new(swap.frames())
     }
 
     /// Frames, memcgs and swap, and what all page tables share.

@@ -17,7 +17,8 @@ fn construct_on(platform: HostPlatform, plan: FailPlan) -> Result<Spaces<HostPla
     let frames = Frames::new(platform, FrameConfig::default()).expect("4 MiB hold a memory map");
     frames.fail_points().set(plan);
     let swap = Swap::new(Memcgs::new(frames)?, SwapTechnique::default());
-    Spaces::new(swap, SpacesConfig::default(), &NoReclaim)
+    let files = Spaces::no_files(&swap);
+    Spaces::new(swap, files, SpacesConfig::default(), &NoReclaim)
 }
 
 /// Fails each allocation of a construction. A construction that fails drops the frames, and with them the

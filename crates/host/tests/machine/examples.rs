@@ -2,6 +2,8 @@
 
 #[path = "../../examples/embed.rs"]
 mod embed;
+#[path = "../../examples/file.rs"]
+mod file;
 #[path = "../../examples/frames.rs"]
 mod frames;
 #[path = "../../examples/pressure.rs"]
@@ -10,6 +12,11 @@ mod pressure;
 #[test]
 fn a_machine_is_embedded_in_a_process() {
     assert_eq!(embed::run().unwrap(), include_str!("../../examples/embed.txt"));
+}
+
+#[test]
+fn a_file_of_the_embedders_own_is_mapped() {
+    assert_eq!(file::run().unwrap(), include_str!("../../examples/file.txt"));
 }
 
 #[test]

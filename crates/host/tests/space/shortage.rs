@@ -111,7 +111,8 @@ pub(crate) fn spaces_on(
         ..SpacesConfig::default()
     };
     let swap = Swap::new(memcgs, SwapTechnique::default());
-    Box::leak(Box::new(Spaces::new(swap, config, reclaim).unwrap()))
+    let files = Spaces::no_files(&swap);
+    Box::leak(Box::new(Spaces::new(swap, files, config, reclaim).unwrap()))
 }
 
 pub(crate) fn create(spaces: &'static Spaces<Machine>) -> &'static Space<'static, Machine> {
