@@ -6,7 +6,7 @@ use core::fmt;
 use core::mem::offset_of;
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
-use quire_arch::Platform;
+use quire_arch::{Order, Pfn, Platform};
 use quire_sync::atomic::raw::{AtomicUsize, Ordering};
 use quire_vma_tree::intervals::Member;
 
@@ -29,6 +29,8 @@ pub struct FileCore<P: Platform, V> {
     pub(crate) cached: CachedFile<P>,
     mappings: FileMappings<V>,
     pub(crate) openings: AtomicUsize,
+    /// Where the backing lies.
+    pub(crate) backing_block: (Pfn, Order),
     pub(crate) neighbours: core::cell::UnsafeCell<Neighbours<P, V>>,
 }
 
@@ -39,12 +41,13 @@ unsafe impl<P: Platform, V: Mapping> Sync for FileCore<P, V> {}
 
 impl<P: Platform, V: Mapping> FileCore<P, V> {
     /// A file that nothing maps, with one opening.
-    pub(crate) fn new(cached: CachedFile<P>) -> Self {
+    pub(crate) fn new(cached: CachedFile<P>, backing_block: (Pfn, Order)) -> Self {
         let neighbours = Neighbours { next: None, previous: None };
         Self {
             cached,
             mappings: FileMappings::new(),
             openings: AtomicUsize::new(1),
+            backing_block,
             neighbours: core::cell::UnsafeCell::new(neighbours),
         }
     }

@@ -8,23 +8,24 @@ use crate::open_file::OpenFile;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
-use quire_arch::{LockClass, Pin, Platform};
-use quire_frame::{AllocError, Frames};
-use quire_slab::{Heap, SlabCache};
+use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
+use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
+use quire_slab::SlabCache;
 use quire_sync::SpinLock;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
+
+/// The site of blocks for backings in fail plans.
+const SITE: FailSite = FailSite::new("file");
 
 /// The files of one machine: where they lie, and the list of them.
 ///
 /// One word: what it is made of is made on a kernel's stack, and moved.
 pub struct Files<P: Platform, V>(NonNull<State<P, V>>);
 
-/// In the heap that it has itself, for as long as the machine is.
+/// In a block of its own, for as long as the machine is.
 struct State<P: Platform, V> {
     cores: SlabCache<FileCore<P, V>, P>,
     openings: SlabCache<OpenFile<P, V>, P>,
-    /// For backings.
-    heap: Heap<P>,
     /// Files point to it.
     memory: FileMemory<P>,
     numbers: AtomicU64,
@@ -54,13 +55,12 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     #[inline(never)]
     pub fn new(frames: &Frames<P>) -> Result<Self, AllocError> {
         let pin = &frames.platform().pin();
-        let heap = Heap::new(frames, pin)?;
-        let place = heap.allocate(frames, pin, Layout::new::<State<P, V>>())?.cast::<State<P, V>>();
+        let (block, _) = block(frames, Layout::new::<State<P, V>>())?;
+        let place = frames.platform().direct_map(block).cast::<State<P, V>>();
         let state = place.as_ptr();
         // SAFETY: it is this call's, and has that layout. Each part is written in its place, and none is read
         // before all are.
         unsafe {
-            (&raw mut (*state).heap).write(heap);
             (&raw mut (*state).cores).write(SlabCache::new(frames, pin, "address_space")?);
             (&raw mut (*state).openings).write(SlabCache::new(frames, pin, "open_file")?);
             (&raw mut (*state).memory).write(FileMemory::new(frames, pin)?);
@@ -101,16 +101,17 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         let platform = frames.platform();
         let layout = Layout::new::<B>();
-        let place = self.state().heap.allocate(frames, &platform.pin(), layout)?.cast::<B>();
-        // SAFETY: it is this call's, and has that layout.
+        let block = block(frames, layout)?;
+        let place = platform.direct_map(block.0).cast::<B>();
+        // SAFETY: the block is this call's, and has room for that layout.
         unsafe { place.write(backing) };
         let number = self.state().numbers.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the backing is dropped with the file, and what files share lives as long as the machine.
         let cached = unsafe { CachedFile::new(place, NonNull::from(&self.state().memory), (number, size)) };
-        let made = self.state().cores.allocate(frames, &platform.pin(), FileCore::new(cached));
+        let made = self.state().cores.allocate(frames, &platform.pin(), FileCore::new(cached, block));
         let core = made.inspect_err(|_| {
             // SAFETY: written above, and used nowhere.
-            unsafe { self.drop_backing(frames, place) };
+            unsafe { self.drop_backing(frames, place, block) };
         })?;
         // Folios name it by its address.
         core.as_ptr().expose_provenance();
@@ -119,7 +120,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
             // SAFETY: as above, and the core was just made.
             unsafe {
                 self.state().cores.free(frames, &platform.pin(), core);
-                self.drop_backing(frames, place);
+                self.drop_backing(frames, place, block);
             }
         })?;
         self.enlist(&platform.pin(), core);
@@ -168,22 +169,25 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         self.delist(&frames.platform().pin(), core);
         // SAFETY: the file lives, and nothing else uses it (caller).
         unsafe {
-            let backing = core.as_ref().cached.backing_place();
-            self.drop_backing(frames, backing);
+            let (backing, block) = (core.as_ref().cached.backing_place(), core.as_ref().backing_block);
+            self.drop_backing(frames, backing, block);
             self.state().cores.free(frames, &frames.platform().pin(), core);
         }
     }
 
     /// # Safety
     ///
-    /// The backing lies in the heap, and nothing uses it any more.
-    unsafe fn drop_backing<B: FileBacking<P> + ?Sized>(&self, frames: &Frames<P>, backing: NonNull<B>) {
+    /// The backing lies in the block, and nothing uses it any more.
+    unsafe fn drop_backing<B: FileBacking<P> + ?Sized>(
+        &self,
+        frames: &Frames<P>,
+        backing: NonNull<B>,
+        (pfn, order): (Pfn, Order),
+    ) {
         // SAFETY: the caller's promise. Its `Drop` may sleep: nothing is held.
-        unsafe {
-            let layout = Layout::for_value(backing.as_ref());
-            backing.drop_in_place();
-            self.state().heap.free(frames, &frames.platform().pin(), backing.cast(), layout);
-        }
+        unsafe { backing.drop_in_place() };
+        let freed = frames.free(&frames.platform().pin(), pfn, order);
+        debug_assert!(freed.is_ok(), "a block of the files can be freed: {freed:?}");
     }
 
     fn enlist(&self, _pin: &Pin<'_, P>, core: NonNull<FileCore<P, V>>) {
@@ -229,6 +233,15 @@ impl<P: Platform, V: Mapping> Files<P, V> {
             next = unsafe { (*core.neighbours.get()).next };
         }
     }
+}
+
+/// A block with room for `layout`.
+#[cfg_attr(debug_assertions, track_caller)]
+fn block<P: Platform>(frames: &Frames<P>, layout: Layout) -> Result<(Pfn, Order), AllocError> {
+    let bytes = layout.size().max(layout.align()) as u64;
+    let order = Order::for_bytes(bytes).ok_or(AllocError::OutOfMemory)?;
+    let request = AllocRequest::new(order, SITE).kind(Kind::Kernel);
+    Ok((frames.allocate(&frames.platform().pin(), request)?, order))
 }
 
 impl<P: Platform, V> fmt::Debug for Files<P, V> {

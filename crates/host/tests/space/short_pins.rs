@@ -87,8 +87,7 @@ fn the_child_of_a_fork_under_way_is_not_chosen() {
 #[test]
 fn what_waited_for_readers_is_freed_under_short_pins() {
     const TABLES: u64 = 8000;
-    // Two for each slab cache, and those of one portion.
-    const MOST: u64 = 120;
+    const MOST: u64 = 70;
     let memory = memory_of(1 << 15, 1, |_| ());
     let frames = memory.frames();
     let space = memory.create_space().unwrap();
