@@ -55,7 +55,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     #[inline(never)]
     pub fn new(frames: &Frames<P>) -> Result<Self, AllocError> {
         let pin = &frames.platform().pin();
-        let (block, _) = block(frames, Layout::new::<State<P, V>>())?;
+        let (block, _) = block_for(frames, Layout::new::<State<P, V>>())?;
         let place = frames.platform().direct_map(block).cast::<State<P, V>>();
         let state = place.as_ptr();
         // SAFETY: it is this call's, and has that layout. Each part is written in its place, and none is read
@@ -101,7 +101,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         let platform = frames.platform();
         let layout = Layout::new::<B>();
-        let block = block(frames, layout)?;
+        let block = block_for(frames, layout)?;
         let place = platform.direct_map(block.0).cast::<B>();
         // SAFETY: the block is this call's, and has room for that layout.
         unsafe { place.write(backing) };
@@ -237,7 +237,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
 
 /// A block with room for `layout`.
 #[cfg_attr(debug_assertions, track_caller)]
-fn block<P: Platform>(frames: &Frames<P>, layout: Layout) -> Result<(Pfn, Order), AllocError> {
+fn block_for<P: Platform>(frames: &Frames<P>, layout: Layout) -> Result<(Pfn, Order), AllocError> {
     let bytes = layout.size().max(layout.align()) as u64;
     let order = Order::for_bytes(bytes).ok_or(AllocError::OutOfMemory)?;
     let request = AllocRequest::new(order, SITE).kind(Kind::Kernel);

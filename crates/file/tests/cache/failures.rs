@@ -79,7 +79,7 @@ fn a_page_is_not_kept_when_there_are_no_nodes_for_it() {
 #[test]
 fn files_that_cannot_be_made_leave_nothing() {
     let fixture = Fixture::new();
-    for site in ["address_space", "open_file", "kmalloc-8"] {
+    for site in ["address_space", "open_file", "file"] {
         let disk = Disk::new(&[]);
         let plan = FailPlan::every(1).at(FailAim::Site(FailSite::new(site)));
         fixture.frames().fail_points().set(plan);
