@@ -9,8 +9,8 @@ use core::ops::Range;
 use quire_arch::{PfnRange, Platform};
 use quire_swap::{DeviceMemory, Direction, Submitted};
 
-/// The name of a request. Each has one of its own on this machine, so one that was invented, or kept from an
-/// earlier request, is no other's.
+/// The name of a request. Each has one of its own, whatever machine it is of, so one that was kept from an
+/// earlier request is no other's.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IoToken(u64);
 
@@ -120,8 +120,9 @@ impl Default for IoLimits {
 
 /// Where the bytes of a file are when they are not in RAM.
 ///
-/// Every method may be called from all CPUs at once, and none is called pinned. None may call the memory
-/// management.
+/// Every method may be called from all CPUs at once, and none is called pinned. The mmap lock of a space may
+/// be held, where a call populates memory. None may call the memory management. A backing is aligned to a
+/// page at most.
 ///
 /// The size of the file is the cache's to know. A backing never sees a byte past it; where the embedder makes
 /// a file smaller, it changes the size in the cache first and what is stored afterwards. What was never
@@ -177,7 +178,8 @@ pub trait FileBacking<P: Platform>: Send + Sync + 'static {
         IoLimits::default()
     }
 
-    /// Space for bytes that are about to become dirty. Nothing is locked but by the embedder.
+    /// Space for bytes that are about to become dirty. No folio is locked, and no lock of the file is held
+    /// but the embedder's.
     ///
     /// # Errors
     ///

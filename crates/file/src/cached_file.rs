@@ -130,8 +130,8 @@ impl<P: Platform> CachedFile<P> {
         })
     }
 
-    /// Asks the backing for space for bytes that are about to be written, by a call or through a mapping.
-    /// Nothing is locked but by the embedder.
+    /// Asks the backing for space for bytes that are about to be written, by a call or through a mapping. No
+    /// folio is locked, and no lock of the file is held but the embedder's.
     ///
     /// # Errors
     ///

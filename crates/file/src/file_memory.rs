@@ -18,14 +18,22 @@ pub struct FileTotals {
     pub lost_errors: u64,
 }
 
-/// What the files of a machine share: the nodes of their stores, the totals, the names of requests.
+/// What the files of a machine share: the nodes of their stores, and the totals.
 pub(crate) struct FileMemory<P: Platform> {
     nodes: NodeSlabs<P>,
     pub(crate) cached: AtomicU64,
     pub(crate) dirty: AtomicU64,
     pub(crate) writeback: AtomicU64,
     pub(crate) lost_errors: AtomicU64,
-    tokens: AtomicU64,
+}
+
+/// The number of the next request. Of all machines: files of two of them may have one queue, and what ends on
+/// one must not be taken for a request of the other.
+static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
+
+/// A number that no request has had.
+pub(crate) fn new_token() -> u64 {
+    NEXT_TOKEN.fetch_add(1, Ordering::Relaxed)
 }
 
 impl<P: Platform> FileMemory<P> {
@@ -43,18 +51,12 @@ impl<P: Platform> FileMemory<P> {
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             lost_errors: AtomicU64::new(0),
-            tokens: AtomicU64::new(1),
         })
     }
 
     /// The nodes of all stores.
     pub(crate) fn nodes<'f>(&'f self, frames: &'f Frames<P>) -> NodesOn<'f, P> {
         self.nodes.on(frames)
-    }
-
-    /// A number that no request of this machine has had.
-    pub(crate) fn new_token(&self) -> u64 {
-        self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
     pub(crate) fn totals(&self) -> FileTotals {

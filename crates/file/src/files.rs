@@ -8,7 +8,7 @@ use crate::open_file::OpenFile;
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
-use quire_arch::{LockClass, Order, Pfn, Pin, Platform};
+use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_slab::SlabCache;
 use quire_sync::SpinLock;
@@ -99,6 +99,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         backing: B,
         size: u64,
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
+        const { assert!(align_of::<B>() <= PAGE_SIZE as usize, "a block is aligned to a page") };
         let platform = frames.platform();
         let layout = Layout::new::<B>();
         let block = block_for(frames, layout)?;
@@ -169,10 +170,29 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         self.delist(&frames.platform().pin(), core);
         // SAFETY: the file lives, and nothing else uses it (caller).
         unsafe {
-            let (backing, block) = (core.as_ref().cached.backing_place(), core.as_ref().backing_block);
-            self.drop_backing(frames, backing, block);
+            self.drop_backing_of(frames, core);
             self.state().cores.free(frames, &frames.platform().pin(), core);
         }
+    }
+
+    /// Drops the backing of a file.
+    ///
+    /// # Safety
+    ///
+    /// It is one of these files, and nothing uses its backing any more, or will.
+    pub(crate) unsafe fn drop_backing_of(&self, frames: &Frames<P>, core: NonNull<FileCore<P, V>>) {
+        // SAFETY: the file lives (caller).
+        let core = unsafe { core.as_ref() };
+        // SAFETY: the backing is that of the block; the caller's promise.
+        unsafe { self.drop_backing(frames, core.cached.backing_place(), core.backing_block) };
+    }
+
+    /// Takes the first file off the list, for a machine that ends.
+    pub(crate) fn take_first(&self, frames: &Frames<P>) -> Option<NonNull<FileCore<P, V>>> {
+        let pin = frames.platform().pin();
+        let first = self.state().list.lock().first?;
+        self.delist(&pin, first);
+        Some(first)
     }
 
     /// # Safety

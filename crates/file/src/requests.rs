@@ -13,6 +13,8 @@ const HELD: u64 = 0;
 const ASKED: u64 = 1;
 /// It has ended, and the thread that began it fetches the result.
 const ENDED: u64 = 2;
+/// The thread that began it has panicked, and fetches no result.
+const LOST: u64 = 3;
 
 /// How a request ended: so many bytes are there, or an error.
 pub(crate) type Outcome = Result<u64, FileError>;
@@ -68,6 +70,14 @@ impl Requests {
     pub(crate) fn claim(&self, token: IoToken) -> Option<&Request> {
         let number = token.number();
         self.0.iter().find(|request| request.change(number, ASKED, HELD))
+    }
+
+    /// Makes room where a request was, the end of which was reported and no thread waits for. False if it is
+    /// none of these.
+    pub(crate) fn end_lost(&self, token: IoToken) -> bool {
+        let number = token.number();
+        let lost = self.0.iter().find(|request| request.change(number, LOST, HELD));
+        lost.inspect(|request| request.clear()).is_some()
     }
 }
 
@@ -130,6 +140,13 @@ impl Request {
         self.word.store(0, Ordering::Release);
         let error = FileError::from_number(word >> 1).filter(|_| word & 1 != 0);
         Some(error.map_or(Ok(word >> 1), Err))
+    }
+
+    /// The thread that began the read will not fetch its outcome.
+    pub(crate) fn lose(&self, token: IoToken) {
+        if !self.change(token.number(), ASKED, LOST) {
+            let _ = self.fetch(token);
+        }
     }
 
     /// Whether it is a read that has ended.

@@ -6,6 +6,7 @@
 use crate::backing::{FileError, FileIo, IoLimits, IoToken, Transferred};
 use crate::cached_file::{CachedFile, Turn};
 use crate::entry::Entry;
+use crate::file_memory::new_token;
 use crate::index::{IndexRange, PageIndex};
 use crate::requests::{Extent, Outcome, Request};
 use crate::store::{Filter, Tag};
@@ -50,6 +51,18 @@ impl Run {
     }
 }
 
+/// A read whose outcome is to be fetched, unless the backing panics.
+struct Unfetched<'r> {
+    request: &'r Request,
+    token: IoToken,
+}
+
+impl Drop for Unfetched<'_> {
+    fn drop(&mut self) {
+        self.request.lose(self.token);
+    }
+}
+
 /// The transfers of one file.
 pub(crate) struct Transfers<'m, P: Platform> {
     frames: &'m Frames<P>,
@@ -78,7 +91,7 @@ impl<'m, P: Platform> Transfers<'m, P> {
     /// # Safety
     ///
     /// The page at `head` is one of a folio that the caller has locked, and no other thread looks at its
-    /// contents.
+    /// contents. If this panics, as a backing may, the page is not used for anything else.
     pub(crate) unsafe fn read_page(self, index: PageIndex, head: Pfn) -> Result<(), FileError> {
         let platform = self.frames.platform();
         let offset = index.get() << PAGE_SHIFT;
@@ -88,11 +101,14 @@ impl<'m, P: Platform> Transfers<'m, P> {
         let extent = Extent { first: index.get(), written: 0, bytes };
         let (request, token) = self.begin(extent);
         let run = [PfnRange::new(head, head.offset(1))];
+        let unfetched = Unfetched { request, token };
         // SAFETY: the page is the caller's, which waits for the end.
         unsafe {
             self.submit(request, &FileIo { direction: Direction::Read, offset, bytes, frames: &run, token });
         }
-        let valid = self.wait_read(request, token)?;
+        let outcome = self.wait_read(request, token);
+        core::mem::forget(unfetched);
+        let valid = outcome?;
         if valid == 0 {
             // SAFETY: as above, and the request has ended.
             unsafe { platform.zero_user(head, Order::ZERO) };
@@ -134,7 +150,7 @@ impl<'m, P: Platform> Transfers<'m, P> {
     fn begin(self, extent: Extent) -> (&'m Request, IoToken) {
         let backing = self.file.backing();
         let most = backing.limits().in_flight;
-        let token = self.file.memory().new_token();
+        let token = new_token();
         loop {
             if let Some(request) = self.file.requests.begin(token, most, extent) {
                 return (request, IoToken::new(token));
@@ -191,7 +207,12 @@ impl<'m, P: Platform> Transfers<'m, P> {
 
     /// The end of a request, if there is one of that token.
     fn complete(self, token: IoToken, result: Result<Transferred, FileError>) {
-        let Some(request) = self.file.requests.claim(token) else { return };
+        let Some(request) = self.file.requests.claim(token) else {
+            if self.file.requests.end_lost(token) {
+                self.frames.platform().unpark(self.file.backing().wait_key());
+            }
+            return;
+        };
         let (extent, outcome) = (request.extent(), request.outcome(result));
         if extent.written == 0 {
             request.end(token, outcome);

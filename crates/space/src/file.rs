@@ -84,17 +84,26 @@ impl<'m, P: Platform> File<'m, P> {
         self.spaces.page_cache().set_size(self.handle.file(), size, &self.mappers())
     }
 
-    /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE and KEEP_SIZE), as far as the cache has them; the
-    /// backing is the embedder's to change, before. Copies that programs have made stay. May sleep.
+    /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE and KEEP_SIZE). Copies that programs have made
+    /// stay. May sleep.
+    ///
+    /// `free` frees what is stored of the bytes that it is called with: the whole pages of the hole, of which
+    /// the last may have the end of the file. It is called once, if there are such pages, with their faults
+    /// and their writeback shut out, and does not call the memory management.
     ///
     /// # Errors
     ///
-    /// A page at one end could not be read; or there is no memory for it. The pages between are gone then or
-    /// not.
-    pub fn punch(&self, bytes: Range<u64>) -> Result<(), PageError> {
-        let root = Membership::default();
+    /// A page at one end could not be read, or there is no memory or no space for it: nothing has changed. Or
+    /// what `free` failed with: the whole pages have what is stored then.
+    pub fn punch(
+        &self,
+        bytes: Range<u64>,
+        mut free: impl FnMut(Range<u64>) -> Result<(), FileError>,
+    ) -> Result<(), PageError> {
+        let (root, users) = (Membership::default(), self.mappers());
         self.with_reclaim(|| {
-            self.spaces.page_cache().punch(self.handle.file(), bytes.clone(), &root, &self.mappers())
+            let file = self.handle.file();
+            self.spaces.page_cache().punch(file, bytes.clone(), &root, &users, &mut free)
         })
     }
 

@@ -13,6 +13,7 @@ use quire_mm::file::{
     Transferred, UserCopy,
 };
 use quire_mm::space::{Errno, MappedFile, Space, VmFlags};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type HostFile<'m> = File<'m, HostPlatform>;
@@ -201,13 +202,14 @@ impl<'m> ProgramFile<'m> {
         }
         writes.then_some(()).ok_or(Errno::EBADF)?;
         let end = offset.checked_add(len).filter(|end| *end <= self.facts.max_bytes).ok_or(EFBIG)?;
-        {
+        let free = |whole: Range<u64>| {
             let mut bytes = self.bytes.lock();
             let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
-            let hole = place(offset)..place(end);
+            let hole = place(whole.start)..place(whole.end);
             bytes[hole].fill(0);
-        }
-        file.punch(offset..end).map_err(errno_of)?;
+            Ok(())
+        };
+        file.punch(offset..end, free).map_err(errno_of)?;
         Ok(0)
     }
 

@@ -5,7 +5,7 @@
 //! same page, and no thread faults with a folio locked.
 
 use super::PageCache;
-use super::obtain::{Came, Fill};
+use super::obtain::{Came, Fill, Unfilled};
 use crate::cached_file::MAX_FILE_BYTES;
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
@@ -173,6 +173,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         (from, users): (&mut dyn UserCopy, &dyn FileUsers<P, V>),
     ) -> u64 {
         let at = part.page_start() + part.from;
+        let new = (came == Came::Empty).then(|| Unfilled::new(self, file, (part.index, &folio)));
         self.wait_stable(file, &folio);
         let size = file.size();
         if came != Came::Empty && at > size && size > part.page_start() {
@@ -186,17 +187,18 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let copied = copy(self.platform(), &folio, part, from, true);
         let is_good = came != Came::Empty || part.is_all(copied, size);
         if copied == 0 && came == Came::Empty || !is_good {
-            // It was not read, and has bytes that are not the file's: it is read the next time.
-            self.remove(file, part.index, &folio);
+            // It was not read, and has bytes that are not the file's. It leaves the cache, and is read the next
+            // time.
             return 0;
         }
-        if came == Came::Empty {
+        if new.is_some() {
             // SAFETY: the folio is locked and new, and the bytes are in its page.
             unsafe {
                 zero_bytes(self.platform(), folio.head(), 0, part.from);
                 zero_bytes(self.platform(), folio.head(), part.from + copied, PAGE_SIZE);
             }
         }
+        new.into_iter().for_each(Unfilled::filled);
         if copied > 0 {
             file.mark_dirty(self.frames(), folio.head());
         }

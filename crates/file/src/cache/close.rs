@@ -35,6 +35,21 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         }
     }
 
+    /// Ends what files are left of a machine that ends, whose handles were leaked: waits for what is being
+    /// written, and drops the backings. What is dirty is lost. May sleep; nothing is held.
+    ///
+    /// # Safety
+    ///
+    /// Nothing uses the files any more, or will.
+    pub unsafe fn end_all(self) {
+        while let Some(core) = self.files.take_first(self.frames()) {
+            // SAFETY: it was on the list until here, so it lives, and its cache has its folios.
+            self.wait_written(unsafe { core.as_ref() }, IndexRange::ALL);
+            // SAFETY: nothing uses the file any more (caller), and no request is under way.
+            unsafe { self.files.drop_backing_of(self.frames(), core) };
+        }
+    }
+
     /// # Safety
     ///
     /// No opening of the file is left.

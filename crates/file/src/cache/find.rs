@@ -3,16 +3,48 @@
 use super::PageCache;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, Is, Turn};
-use crate::entry::Entry;
+use crate::entry::{Entry, Stored};
 use crate::file_core::Mapping;
-use crate::index::PageIndex;
+use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
-use crate::store::Tag;
+use crate::store::{Filter, Tag};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FrameFlags, OwnerWord};
 use quire_sync::atomic::raw::Ordering;
 
+/// Folios that are looked up under one hold of a store's lock.
+const AT_ONCE: usize = 16;
+
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
+    /// Calls `visit` with each folio of these pages that passes the filter, in order, and the page where it
+    /// is. The reference that it comes with is the visit's to drop.
+    pub(super) fn for_each_folio(
+        self,
+        file: &CachedFile<P>,
+        pages: IndexRange,
+        filter: Filter,
+        mut visit: impl FnMut((PageIndex, Pfn)),
+    ) {
+        let mut rest = pages;
+        while !rest.is_empty() {
+            let found = file.with_store(self.frames(), |store| {
+                let mut found = store.batch::<AT_ONCE>(rest, filter);
+                rest = found.last().map_or(IndexRange::default(), |last| after(last, pages));
+                // The cache has a reference to each as long as the lock is held.
+                found.retain(|stored| match stored.entry {
+                    Entry::Folio(head) => self.frames().known(head).get(1),
+                    _ => false,
+                });
+                found
+            });
+            for stored in found {
+                if let Entry::Folio(head) = stored.entry {
+                    visit((stored.start, head));
+                }
+            }
+        }
+    }
+
     /// The folio of page `index`, locked, if the page is cached. Sleeps for the lock.
     ///
     /// # Errors
@@ -76,4 +108,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let last = folio.frame().put(1);
         debug_assert!(!last, "{head:?} had no reference of the cache");
     }
+}
+
+/// What is behind an entry, of these pages.
+pub(super) fn after(stored: &Stored, pages: IndexRange) -> IndexRange {
+    IndexRange::new(stored.range().end(), pages.end())
 }

@@ -1,7 +1,6 @@
 //! Bringing pages into the cache.
 
 use super::PageCache;
-use crate::backing::FileError;
 use crate::cached_file::CachedFile;
 use crate::entry::{Entry, Stored};
 use crate::error::PageError;
@@ -85,6 +84,52 @@ impl<P: Platform> Drop for NewPage<'_, P> {
     fn drop(&mut self) {
         let pin = self.memcgs.frames().platform().pin();
         self.memcgs.folios().release_unused(&pin, self.head, Order::ZERO);
+    }
+}
+
+/// A locked page that was just put into the cache, whose contents are not good yet. When this is dropped the
+/// page leaves the cache, and if it was to be read all that wait for its lock get an error: also where a
+/// backing, or the program's side of a call, panics.
+pub(super) struct Unfilled<'c, 'm, P: Platform, V: Mapping> {
+    cache: PageCache<'m, P, V>,
+    file: &'c CachedFile<P>,
+    index: PageIndex,
+    folio: &'c LockedFolio<'m, P>,
+    is_good: bool,
+    /// Whether the backing may be writing to it.
+    in_transfer: bool,
+}
+
+impl<'c, 'm, P: Platform, V: Mapping> Unfilled<'c, 'm, P, V> {
+    pub(super) const fn new(
+        cache: PageCache<'m, P, V>,
+        file: &'c CachedFile<P>,
+        (index, folio): (PageIndex, &'c LockedFolio<'m, P>),
+    ) -> Self {
+        Self { cache, file, index, folio, is_good: false, in_transfer: false }
+    }
+
+    /// Its contents are good.
+    pub(super) fn filled(mut self) {
+        self.folio.frame().clear_flags(FrameFlags::READING);
+        self.is_good = true;
+    }
+}
+
+impl<P: Platform, V: Mapping> Drop for Unfilled<'_, '_, P, V> {
+    fn drop(&mut self) {
+        if self.is_good {
+            return;
+        }
+        let frame = self.folio.frame();
+        if frame.word().flags().contains(FrameFlags::READING) {
+            frame.change_flags(FrameFlags::READ_FAILED, FrameFlags::READING);
+        }
+        self.cache.remove(self.file, self.index, self.folio);
+        if self.in_transfer {
+            // The backing has panicked, and nothing says that it is done with the frame, which is never freed.
+            frame.get(1);
+        }
     }
 }
 
@@ -197,8 +242,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if fill == Fill::Read && file.ends_before(index) {
             return Err(PageError::PastEnd);
         }
-        if let Some(folio) = self.lock_cached(file, index)? {
-            return Ok(Step::There(folio, Came::Before));
+        match self.lock_cached(file, index) {
+            Ok(Some(folio)) => return Ok(Step::There(folio, Came::Before)),
+            // Who fills the page needs not what another thread could not read.
+            Err(error) if fill == Fill::Read => return Err(error.into()),
+            Ok(None) | Err(_) => {}
         }
         let Some(new) = page.take() else { return Ok(Step::NeedsPage) };
         let head = new.head;
@@ -273,27 +321,13 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if fill == Fill::ByCaller {
             return Ok(Step::There(folio, Came::Empty));
         }
-        // SAFETY: the page is new and locked.
-        match unsafe { self.transfers(file).read_page(index, head) } {
-            Ok(()) => {
-                folio.frame().clear_flags(FrameFlags::READING);
-                Ok(Step::There(folio, Came::Read))
-            }
-            Err(error) => Err(PageError::File(self.read_failed(file, index, &folio, error))),
-        }
-    }
-
-    /// A folio could not be read: it leaves the cache, and all that wait for its lock get an error.
-    #[cold]
-    fn read_failed(
-        self,
-        file: &CachedFile<P>,
-        index: PageIndex,
-        folio: &LockedFolio<'m, P>,
-        error: FileError,
-    ) -> FileError {
-        folio.frame().change_flags(FrameFlags::READ_FAILED, FrameFlags::READING);
-        self.remove(file, index, folio);
-        error
+        let mut new = Unfilled::new(self, file, (index, &folio));
+        new.in_transfer = true;
+        // SAFETY: the page is new and locked, and is never freed if this panics.
+        let read = unsafe { self.transfers(file).read_page(index, head) };
+        new.in_transfer = false;
+        read?;
+        new.filled();
+        Ok(Step::There(folio, Came::Read))
     }
 }

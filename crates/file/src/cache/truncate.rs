@@ -2,12 +2,12 @@
 //!
 //! The size is changed first; then the pages are unmapped everywhere and removed, one locked folio after the
 //! other. A fault that locked a folio before it was removed finds the old size, and what it maps is unmapped
-//! with the folio's lock held; one that comes later finds the new size.
+//! with the folio's lock held; one that comes later finds the new size. A hole keeps the size, so what is
+//! stored of it is freed while Invalidate keeps faults from reading it.
 
 use super::PageCache;
-use super::writeback::after;
+use crate::backing::FileError;
 use crate::cached_file::{CachedFile, MAX_FILE_BYTES};
-use crate::entry::{Entry, Stored};
 use crate::error::{Busy, PageError};
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
@@ -17,13 +17,10 @@ use crate::transfers::zero_bytes;
 use crate::users::{Cleaned, FileUsers};
 use arrayvec::ArrayVec;
 use core::ops::Range;
-use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
+use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
 use quire_frame::FrameFlags;
 use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
-
-/// Folios that are removed between two looks at the store.
-const AT_ONCE: usize = 16;
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// Changes the size of a file. What is past the new one leaves the cache, and programs lose their copies
@@ -118,12 +115,18 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 
     /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`). Pages that are all in the hole leave the cache;
     /// copies that programs have made stay. Where the hole begins or ends within a page that is written as
-    /// zeros. The caller keeps other calls away that write to the file or change its size, and frees what is
-    /// stored of whole pages afterwards. May sleep. `program` pays.
+    /// zeros. The caller keeps other calls away that write to the file or change its size. May sleep.
+    /// `program` pays.
+    ///
+    /// `free` frees what is stored of the bytes of whole pages that it is called with, of which the last may
+    /// have the end of the file. It is called once, if there are such: when no page of them is cached or being
+    /// written, and none can come, since Invalidate is held alone. So what it frees is neither read before nor
+    /// written after.
     ///
     /// # Errors
     ///
-    /// A page at the edge of the hole could not be had; nothing has changed then.
+    /// A page at the edge of the hole could not be had, or there is no space for it; nothing has changed then.
+    /// Or `free` failed: the whole pages have what is stored.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn punch(
         self,
@@ -131,6 +134,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         bytes: Range<u64>,
         program: &Membership,
         users: &dyn FileUsers<P, V>,
+        free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
     ) -> Result<(), PageError> {
         let size = file.size();
         let (start, end) = (bytes.start, bytes.end.min(size));
@@ -143,6 +147,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let mut edges = ArrayVec::<Edge<'m, P, V>, 2>::new();
         for edge in edges_of(start, end, whole) {
             let index = PageIndex::new(edge.start >> PAGE_SHIFT).ok_or(PageError::TooLarge)?;
+            file.prepare_write(edge.clone())?;
             let page = self.page_in(file, index, program)?;
             let head = page.folio.unlock_and_keep();
             edges.push(Edge { cache: self, index, head, bytes: edge });
@@ -160,48 +165,27 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 file.mark_dirty(self.frames(), *head);
             }
         }
-        if !whole.is_empty() {
-            self.remove_range(file, whole, users);
+        if whole.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        self.remove_range(file, whole, users);
+        Ok(free(whole.start() << PAGE_SHIFT..whole.end() << PAGE_SHIFT)?)
     }
 
     /// Removes the folios of these pages. Invalidate is held exclusively.
     pub(super) fn remove_range(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) {
-        let mut rest = pages;
-        loop {
-            let found = self.some_of(file, rest);
-            let Some(last) = found.last() else { return };
-            rest = after(last, pages);
-            for stored in found {
-                let Entry::Folio(head) = stored.entry else { continue };
-                let Some(folio) = self.lock_found(file, (stored.start, head), true) else { continue };
-                self.transfers(file).wait_written(head);
-                let mut attempt = 0;
-                while folio.frame().as_folio().maps() != 0 {
-                    // A fault was faster, or a mapping is in transit: that needs nothing that is held here.
-                    users.unmap(file, stored.range(), false);
-                    P::relax(attempt);
-                    attempt = attempt.saturating_add(1);
-                }
-                self.remove(file, stored.start, &folio);
+        self.for_each_folio(file, pages, Filter::All, |at @ (index, head)| {
+            let Some(folio) = self.lock_found(file, at, true) else { return };
+            self.transfers(file).wait_written(head);
+            let mut attempt = 0;
+            while folio.frame().as_folio().maps() != 0 {
+                // A fault was faster, or a mapping is in transit: that needs nothing that is held here.
+                users.unmap(file, IndexRange::block(index, Order::ZERO), false);
+                P::relax(attempt);
+                attempt = attempt.saturating_add(1);
             }
-        }
-    }
-
-    /// The first folios of these pages, each with a reference.
-    fn some_of(self, file: &CachedFile<P>, pages: IndexRange) -> ArrayVec<Stored, AT_ONCE> {
-        file.with_store(self.frames(), |store| {
-            let found = store.batch::<AT_ONCE>(pages, Filter::All);
-            for stored in &found {
-                if let Entry::Folio(head) = stored.entry {
-                    // The cache has one as long as its lock is held.
-                    let got = self.frames().known(head).get(1);
-                    debug_assert!(got, "{head:?} is cached without a reference");
-                }
-            }
-            found
-        })
+            self.remove(file, index, &folio);
+        });
     }
 
     /// Drops the folios of these pages that nothing needs: what is stored may have changed. May sleep.
@@ -211,21 +195,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// Some are dirty, being written, mapped or held; all others are gone.
     pub fn invalidate(self, file: &FileCore<P, V>, pages: IndexRange) -> Result<(), Busy> {
         let _alone = file.invalidate.write(self.platform());
-        let (mut rest, mut busy) = (pages, 0);
-        loop {
-            let found = self.some_of(file, rest);
-            let Some(last) = found.last() else { break };
-            rest = after(last, pages);
-            for stored in found {
-                let Entry::Folio(head) = stored.entry else { continue };
-                let at = (stored.start, head);
-                let pages = stored.order.pages();
-                match self.lock_found(file, at, false) {
-                    Some(folio) if self.is_unneeded(&folio) => self.remove(file, stored.start, &folio),
-                    _ => busy += pages,
-                }
-            }
-        }
+        let mut busy = 0;
+        self.for_each_folio(file, pages, Filter::All, |at| match self.lock_found(file, at, false) {
+            Some(folio) if self.is_unneeded(&folio) => self.remove(file, at.0, &folio),
+            _ => busy += Order::ZERO.pages(),
+        });
         if busy == 0 { Ok(()) } else { Err(Busy { pages: busy }) }
     }
 

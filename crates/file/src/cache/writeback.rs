@@ -3,11 +3,16 @@
 //! A folio is locked; the entries that map it are made clean; only then it is clean itself, and is being
 //! written. So what a program writes later makes it dirty again. Where an entry is in transit the folio stays
 //! dirty. Runs of folios are written by one request.
+//!
+//! A folio that is being written may be one of a run that is not under way yet, whose thread waits for the
+//! lock of another folio; and who has that may wait until it is written. That ends: a run has pages before the
+//! one whose lock its thread waits for, so of several such threads none waits for the one with the last page.
+//! No thread waits for writeback with two folios locked, or for Invalidate or a page with one.
 
 use super::PageCache;
+use super::find::after;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, Turn};
-use crate::entry::{Entry, Stored};
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
@@ -15,13 +20,12 @@ use crate::open_file::OpenFile;
 use crate::store::{Filter, Tag};
 use crate::transfers::Run;
 use crate::users::{Cleaned, FileUsers};
-use arrayvec::ArrayVec;
 use core::ops::Range;
-use quire_arch::Platform;
+use quire_arch::{Pfn, Platform};
 use quire_frame::FrameFlags;
 use quire_sync::atomic::raw::Ordering;
 
-/// Folios that are looked at under one hold of a store's lock.
+/// Folios that are tagged under one hold of a store's lock.
 const AT_ONCE: usize = 16;
 
 /// Whether writeback is waited for.
@@ -114,55 +118,33 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         tag: Tag,
         (wait, users): (Wait, &dyn FileUsers<P, V>),
     ) {
-        let (mut rest, mut run) = (pages, Run::new());
-        loop {
-            let found = self.tagged(file, rest, tag);
-            let Some(last) = found.last() else { break };
-            rest = after(last, pages);
-            for stored in found {
-                let Entry::Folio(head) = stored.entry else { continue };
-                let mut attempt = 0;
-                while let Left::InUse = self.write_one(file, &stored, (wait, users), &mut run) {
-                    // What others wait for in the meantime is under way.
-                    self.transfers(file).write_run(&mut run);
-                    self.transfers(file).wait_written(head);
-                    P::relax(attempt);
-                    attempt = attempt.saturating_add(1);
-                }
-                self.memcgs.folios().release_folio(head);
+        let mut run = Run::new();
+        self.for_each_folio(file, pages, Filter::Tagged(tag), |(index, head)| {
+            let mut attempt = 0;
+            while let Left::InUse = self.write_one(file, (index, head), (wait, users), &mut run) {
+                // What others wait for in the meantime is under way.
+                self.transfers(file).write_run(&mut run);
+                self.transfers(file).wait_written(head);
+                P::relax(attempt);
+                attempt = attempt.saturating_add(1);
             }
-        }
+            self.memcgs.folios().release_folio(head);
+        });
         self.transfers(file).write_run(&mut run);
     }
 
-    /// The first folios with the tag, each with a reference.
-    fn tagged(self, file: &CachedFile<P>, pages: IndexRange, tag: Tag) -> ArrayVec<Stored, AT_ONCE> {
-        file.with_store(self.frames(), |store| {
-            let found = store.batch::<AT_ONCE>(pages, Filter::Tagged(tag));
-            for stored in &found {
-                if let Entry::Folio(head) = stored.entry {
-                    // The cache has one as long as its lock is held.
-                    let got = self.frames().known(head).get(1);
-                    debug_assert!(got, "{head:?} is cached without a reference");
-                }
-            }
-            found
-        })
-    }
-
-    /// Writes one folio, to which the caller has a reference, if it is still dirty.
+    /// Writes the folio at `head`, page `index`, to which the caller has a reference, if it is still dirty.
     fn write_one(
         self,
         file: &FileCore<P, V>,
-        stored: &Stored,
+        at @ (index, head): (PageIndex, Pfn),
         (wait, users): (Wait, &dyn FileUsers<P, V>),
         run: &mut Run,
     ) -> Left {
-        let Entry::Folio(head) = stored.entry else { return Left::Done };
-        let at = (stored.start, head);
         let waits = wait == Wait::Yes;
-        let kept = self.frames().known(head).get(1);
-        debug_assert!(kept, "the caller has a reference");
+        if !self.frames().known(head).get(1) {
+            return Left::Done;
+        }
         let Some(folio) = self.lock_found(file, at, waits) else { return Left::Done };
         let flags = folio.frame().word().flags();
         if !flags.contains(FrameFlags::DIRTY) {
@@ -172,7 +154,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Left::Done;
         }
         // A thread that has made the file smaller is about to remove it.
-        if file.ends_before(stored.start) {
+        if file.ends_before(index) {
             return Left::Done;
         }
         let in_use = if waits { Left::InUse } else { Left::Done };
@@ -180,7 +162,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if flags.contains(FrameFlags::WRITEBACK) || is_pinned && !waits {
             return in_use;
         }
-        if self.clean(file, &folio, stored.start, users) == Cleaned::InTransit {
+        if self.clean(file, &folio, index, users) == Cleaned::InTransit {
             return in_use;
         }
         file.with_store(self.frames(), |store| {
@@ -193,7 +175,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             file.turn(self.frames(), store, at, Tag::Writeback, Turn::On);
         });
         drop(folio);
-        self.transfers(file).write_page(run, stored.start, head);
+        self.transfers(file).write_page(run, index, head);
         Left::Done
     }
 
@@ -222,21 +204,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 
     /// Sleeps until none of these pages is being written.
     pub(super) fn wait_written(self, file: &CachedFile<P>, pages: IndexRange) {
-        let mut rest = pages;
-        loop {
-            let found = self.tagged(file, rest, Tag::Writeback);
-            let Some(last) = found.last() else { return };
-            rest = after(last, pages);
-            for stored in found {
-                let Entry::Folio(head) = stored.entry else { continue };
-                self.transfers(file).wait_written(head);
-                self.memcgs.folios().release_folio(head);
-            }
-        }
+        self.for_each_folio(file, pages, Filter::Tagged(Tag::Writeback), |(_, head)| {
+            self.transfers(file).wait_written(head);
+            self.memcgs.folios().release_folio(head);
+        });
     }
-}
-
-/// What is behind an entry, of these pages.
-pub(super) fn after(stored: &Stored, pages: IndexRange) -> IndexRange {
-    IndexRange::new(stored.range().end(), pages.end())
 }

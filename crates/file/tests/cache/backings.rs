@@ -75,6 +75,14 @@ impl Disk {
         std::mem::take(&mut self.log.lock().unwrap())
     }
 
+    /// Frees what is stored of these bytes.
+    pub(crate) fn free(&self, bytes: &Range<u64>) {
+        let mut stored = self.bytes();
+        let there = |at: u64| stored.len().min(at as usize);
+        let hole = there(bytes.start)..there(bytes.end);
+        stored[hole].fill(0);
+    }
+
     pub(crate) fn file(self: &Arc<Self>) -> Immediate {
         Immediate(Arc::clone(self))
     }
@@ -270,6 +278,36 @@ impl FileBacking<Machine> for Liar {
 
     fn progress(&self) -> u32 {
         self.refusals.load(Ordering::Relaxed)
+    }
+}
+
+/// Notes what it was asked for, and completes it at once or panics. Each token is reported whenever it is asked.
+pub(crate) struct Asked {
+    pub(crate) asked: Arc<Mutex<Vec<(IoToken, quire_arch::Pfn)>>>,
+    pub(crate) panics: bool,
+}
+
+impl FileBacking<Machine> for Asked {
+    unsafe fn submit(
+        &self,
+        _memory: DeviceMemory<'_, Machine>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
+        self.asked.lock().unwrap().push((io.token, io.frames[0].start()));
+        assert!(!self.panics, "a backing ends here");
+        Submitted::Done(Ok(Transferred::All))
+    }
+
+    fn reap(
+        &self,
+        _memory: DeviceMemory<'_, Machine>,
+        done: &mut dyn FnMut(IoToken, Result<Transferred, FileError>),
+    ) {
+        self.asked.lock().unwrap().iter().for_each(|(token, _)| done(*token, Ok(Transferred::All)));
+    }
+
+    fn has_done(&self) -> bool {
+        self.panics
     }
 }
 

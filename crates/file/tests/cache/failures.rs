@@ -17,7 +17,7 @@ fn life(fixture: &Fixture, disk: &std::sync::Arc<Disk>) -> Result<(), PageError>
         fixture.check();
     }
     stopped(fixture.read(file.file(), 0, 5 * PAGE as usize).1)?;
-    cache.punch(file.file(), 10..2 * PAGE + 10, &fixture.program, &NoUsers)?;
+    cache.punch(file.file(), 10..2 * PAGE + 10, &fixture.program, &NoUsers, &mut |_| Ok(()))?;
     cache.set_size(file.file(), PAGE << 9, &NoUsers)?;
     cache.sync(&file, 0..u64::MAX, false, &NoUsers)?;
     Ok(())

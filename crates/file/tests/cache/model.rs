@@ -104,17 +104,14 @@ impl Both<'_> {
             }
             Op::Punch { at, bytes } => {
                 let size = self.bytes.len() as u64;
-                match cache.punch(file.file(), at..at + bytes, &fixture.program, &NoUsers) {
+                let free = &mut |bytes| {
+                    self.disk.free(&bytes);
+                    Ok(())
+                };
+                match cache.punch(file.file(), at..at + bytes, &fixture.program, &NoUsers, free) {
                     Ok(()) => {
                         let (start, end) = (at.min(size), (at + bytes).min(size));
                         self.bytes[start as usize..end as usize].fill(0);
-                        let end = if end == size { size } else { end / PAGE * PAGE };
-                        let start = start.next_multiple_of(PAGE);
-                        let mut stored = self.disk.bytes();
-                        let end = end.min(stored.len() as u64);
-                        if start < end {
-                            stored[start as usize..end as usize].fill(0);
-                        }
                     }
                     Err(error) => assert!(self.failing && error == FileError::Io.into(), "{error}"),
                 }

@@ -2,7 +2,7 @@
 
 use crate::backings::Disk;
 use crate::support::{Fixture, Mapped, PAGE, at, pattern};
-use quire_file::{Busy, FileError, IndexRange, Lookup, NoUsers, PageError};
+use quire_file::{Busy, FileError, IndexRange, Lookup, NoUsers, PageError, Wait};
 use quire_frame::FrameFlags;
 use std::sync::atomic::Ordering;
 
@@ -90,16 +90,20 @@ fn a_hole_is_zeros_and_its_edges_are_written() {
             fixture.must_read(file.file(), 0, 1 << 20);
             fixture.must_write(file.file(), 0, &old[..1]);
         }
-        fixture.cache().punch(file.file(), start..end, &fixture.program, &NoUsers).unwrap();
+        let first = start.next_multiple_of(PAGE);
+        let last = if end >= size { size.next_multiple_of(PAGE) } else { end / PAGE * PAGE };
+        let mut freed = Vec::new();
+        let mut free = |bytes: std::ops::Range<u64>| {
+            disk.free(&bytes);
+            freed.push(bytes);
+            Ok(())
+        };
+        fixture.cache().punch(file.file(), start..end, &fixture.program, &NoUsers, &mut free).unwrap();
         fixture.check();
+        let whole = first..last;
+        assert_eq!(freed, if first < last && start < end { vec![whole] } else { vec![] }, "{start}..{end}");
         let mut wanted = old.clone();
         wanted[start.min(size) as usize..end.min(size) as usize].fill(0);
-        // The embedder frees whole pages.
-        let first = start.next_multiple_of(PAGE);
-        let last = if end >= size { size } else { end / PAGE * PAGE };
-        if first < last {
-            disk.bytes()[first as usize..last as usize].fill(0);
-        }
         assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), wanted, "{start}..{end}, cached {cached}");
         drop(file);
         assert_eq!(*disk.bytes(), wanted, "{start}..{end}, cached {cached}");
@@ -114,10 +118,52 @@ fn a_hole_whose_edge_cannot_be_read_is_not_made() {
     let file = fixture.create(disk.file(), 3 * PAGE);
     fixture.must_write(file.file(), PAGE, &old[PAGE as usize..2 * PAGE as usize]);
     *disk.fail_reads.lock().unwrap() = Some(FileError::Corrupt);
-    let punched = fixture.cache().punch(file.file(), 0..2 * PAGE + 5, &fixture.program, &NoUsers);
-    assert_eq!(punched, Err(PageError::File(FileError::Corrupt)));
+    let punch = || {
+        let free = &mut |_| panic!("nothing is freed");
+        fixture.cache().punch(file.file(), 0..2 * PAGE + 5, &fixture.program, &NoUsers, free)
+    };
+    assert_eq!(punch(), Err(PageError::File(FileError::Corrupt)));
     *disk.fail_reads.lock().unwrap() = None;
     assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), old);
+    // The page at its edge is written, so there must be space for it.
+    disk.full.store(true, Ordering::Relaxed);
+    assert_eq!(punch(), Err(PageError::File(FileError::NoSpace)));
+    disk.full.store(false, Ordering::Relaxed);
+    assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), old);
+}
+
+#[test]
+fn a_hole_that_cannot_be_freed_has_what_is_stored() {
+    let fixture = Fixture::new();
+    let old = pattern(11, 3 * PAGE as usize);
+    let file = fixture.create(Disk::new(&old).file(), 3 * PAGE);
+    fixture.must_write(file.file(), PAGE, &[1; 10]);
+    let free = &mut |_| Err(FileError::Stale);
+    let punched = fixture.cache().punch(file.file(), PAGE..2 * PAGE, &fixture.program, &NoUsers, free);
+    assert_eq!(punched, Err(PageError::File(FileError::Stale)));
+    assert_eq!(fixture.files.totals().dirty, 0);
+    assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), old);
+}
+
+/// A hazard of docs/hazards.md: a machine ends while a leaked file is being written.
+#[test]
+fn files_that_are_left_end_with_their_machine() {
+    let fixture = Fixture::new();
+    let disk = Disk::new(&[]);
+    let queued = fixture.create(disk.queued(8), 0);
+    fixture.must_write(queued.file(), 0, &[1; 10]);
+    fixture.cache().write_back(queued.file(), IndexRange::ALL, Wait::No, &NoUsers).unwrap();
+    let left = Disk::new(&[]);
+    let mapped = fixture.create(left.file(), PAGE);
+    fixture.map(mapped.file(), 0, 1);
+    std::mem::forget((queued, mapped));
+    // SAFETY: nothing uses the files after this.
+    unsafe { fixture.cache().end_all() };
+    assert_eq!(*disk.bytes(), [1; 10], "what was under way has ended");
+    assert!(left.dropped.load(Ordering::Relaxed));
+    assert_eq!(fixture.files.count(fixture.frames()), 0);
+    // Its frames go with it.
+    std::mem::forget(fixture);
 }
 
 #[test]

@@ -25,7 +25,13 @@ fn look(fixture: &Fixture, file: &Core, index: u64) {
     }
 }
 
-fn use_at_once(backing: impl FileBacking<Machine>) {
+/// A page is zeros, or past the end.
+fn look_for_zeros(fixture: &Fixture, file: &Core, index: u64) {
+    let page = fixture.must_read(file, index * PAGE, PAGE as usize);
+    assert!(page.iter().all(|byte| *byte == 0), "page {index} is no hole");
+}
+
+fn use_at_once(disk: &Disk, backing: impl FileBacking<Machine>) {
     let fixture = Fixture::with(Machine::new(&[(0, 4096)], THREADS));
     let file = fixture.create(backing, PAGES * PAGE);
     // As a file system has.
@@ -52,7 +58,13 @@ fn use_at_once(backing: impl FileBacking<Machine>) {
                         7 => {
                             let _inode = inode.lock().unwrap();
                             let hole = index * PAGE..(index + 3) * PAGE;
-                            fixture.cache().punch(core, hole, &fixture.program, &NoUsers).unwrap();
+                            let free = &mut |bytes| {
+                                disk.free(&bytes);
+                                Ok(())
+                            };
+                            fixture.cache().punch(core, hole, &fixture.program, &NoUsers, free).unwrap();
+                            // No thread writes, so what comes to be in the cache is zeros.
+                            look_for_zeros(fixture, core, index);
                         }
                         8 => {
                             let _ = fixture.cache().invalidate(core, IndexRange::new(index, index + 5));
@@ -72,12 +84,14 @@ fn use_at_once(backing: impl FileBacking<Machine>) {
 
 #[test]
 fn a_file_that_completes_at_once() {
-    use_at_once(Disk::new(&[]).file());
+    let disk = Disk::new(&[]);
+    use_at_once(&disk, disk.file());
 }
 
 #[test]
 fn a_file_that_completes_later() {
-    use_at_once(Disk::new(&[]).queued(2));
+    let disk = Disk::new(&[]);
+    use_at_once(&disk, disk.queued(2));
 }
 
 /// A hazard of docs/hazards.md: all that wait for a page that cannot be read get an error, and the page is
@@ -109,4 +123,35 @@ fn a_page_that_cannot_be_read_fails_for_all_that_wait() {
     });
     assert_eq!(results, [Err(PageError::File(FileError::Corrupt)), Err(PageError::File(FileError::Io))]);
     assert_eq!(fixture.frames_in_use(), 0);
+}
+
+#[test]
+fn a_page_that_is_written_whole_does_not_depend_on_a_read_that_fails() {
+    let fixture = Fixture::with(Machine::new(&[(0, 4096)], THREADS));
+    let gate = Arc::new(Gate::default());
+    let file = fixture.create(Arc::clone(&gate), PAGE);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            run_on(0);
+            let read = fixture.cache().page_in(file.file(), at(0), &fixture.program).map(drop);
+            assert_eq!(read, Err(PageError::File(FileError::Corrupt)));
+        });
+        let head = loop {
+            match *gate.asked_for.lock().unwrap() {
+                Some(head) => break head,
+                None => std::thread::yield_now(),
+            }
+        };
+        scope.spawn(|| {
+            run_on(1);
+            fixture.must_write(file.file(), 0, &[7; PAGE as usize]);
+        });
+        while !fixture.frames().known(head).word().flags().contains(FrameFlags::WAITERS) {
+            std::thread::yield_now();
+        }
+        gate.is_open.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(fixture.must_read(file.file(), 0, 9), [7; 9]);
+    // The gate writes nothing.
+    fixture.cache().set_size(file.file(), 0, &NoUsers).unwrap();
 }

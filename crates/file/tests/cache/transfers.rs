@@ -1,10 +1,11 @@
 //! Requests: those that fail, complete later, are refused, or are reported wrongly.
 
-use crate::backings::{Disk, Liar};
+use crate::backings::{Asked, Disk, Liar};
 use crate::support::{Fixture, PAGE, at, pattern};
-use quire_file::{FileError, IndexRange, IoLimits, NoUsers, PageError, Wait};
-use std::sync::Mutex;
+use quire_file::{FileError, IndexRange, IoLimits, NoUsers, PageBytes, PageError, UserCopy, Wait};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
 
 #[test]
 fn a_page_that_cannot_be_read_leaves_the_cache_and_is_tried_again() {
@@ -84,6 +85,64 @@ fn truncation_waits_for_what_is_being_written() {
     assert!(disk.take_log().len() >= 2 && fixture.files.totals().writeback <= 3);
     fixture.cache().set_size(file.file(), 10, &NoUsers).unwrap();
     assert_eq!((fixture.files.totals().writeback, fixture.frames_in_use()), (0, 1));
+}
+
+/// Files of two machines may have one queue: what ends on one is no request of the other.
+#[test]
+fn no_two_machines_have_one_token() {
+    let seen = [1, 2].map(|seed| {
+        let fixture = Fixture::new();
+        let asked = Arc::new(Mutex::default());
+        let file = fixture.create(Asked { asked: asked.clone(), panics: false }, 2 * PAGE);
+        fixture.must_write(file.file(), 0, &pattern(seed, 2 * PAGE as usize));
+        assert_eq!(fixture.cache().sync(&file, 0..u64::MAX, false, &NoUsers), Ok(()));
+        drop(file);
+        let tokens: Vec<_> = asked.lock().unwrap().iter().map(|&(token, _)| token).collect();
+        tokens
+    });
+    assert!(!seen[0].is_empty() && !seen[1].iter().any(|token| seen[0].contains(token)), "{seen:?}");
+}
+
+/// A page that a backing has left halfway is in no cache, and its frame is never used again: the backing may
+/// still write to it.
+#[test]
+fn a_read_that_panics_leaves_no_page() {
+    let fixture = Fixture::new();
+    let asked = Arc::new(Mutex::default());
+    let file = fixture.create(Asked { asked: asked.clone(), panics: true }, PAGE);
+    // More than may be under way: the backing says later that they have ended.
+    for nth in 1..=2 * u64::from(IoLimits::MOST_IN_FLIGHT) {
+        let read = || fixture.cache().page_in(file.file(), at(0), &fixture.program).map(drop);
+        assert!(catch_unwind(AssertUnwindSafe(read)).is_err());
+        assert_eq!((fixture.files.totals().cached, fixture.frames_in_use()), (0, nth));
+    }
+    for (_, head) in asked.lock().unwrap().iter() {
+        fixture.memcgs.folios().release_folio(*head);
+    }
+}
+
+#[test]
+fn a_copy_that_panics_leaves_no_page() {
+    struct Panics;
+    impl UserCopy for Panics {
+        fn left(&self) -> u64 {
+            PAGE
+        }
+        fn fault_in(&mut self, bytes: usize) -> usize {
+            bytes
+        }
+        fn copy(&mut self, _: PageBytes<'_>) -> usize {
+            panic!("a copy ends here")
+        }
+        fn advance(&mut self, _: usize) {}
+    }
+    let fixture = Fixture::new();
+    let old = pattern(6, PAGE as usize);
+    let file = fixture.create(Disk::new(&old).file(), PAGE);
+    let write = || fixture.cache().write(file.file(), 0, &mut Panics, &fixture.program, &NoUsers);
+    assert!(catch_unwind(AssertUnwindSafe(write)).is_err());
+    assert_eq!(fixture.frames_in_use(), 0);
+    assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), old);
 }
 
 #[test]

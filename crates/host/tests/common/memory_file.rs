@@ -17,8 +17,22 @@ pub(crate) struct FileStore {
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
     pub(crate) written: AtomicU64,
+    /// Calls that made it lasting, and those that were content with the data.
+    pub(crate) syncs: AtomicU64,
+    pub(crate) data_syncs: AtomicU64,
     /// Files that have it.
     pub(crate) files: AtomicU64,
+}
+
+impl FileStore {
+    /// Frees what is stored of a hole.
+    pub(crate) fn free(&self, hole: Range<u64>) -> Result<(), FileError> {
+        let mut bytes = self.bytes.lock().expect("no thread panicked");
+        let there = |at: u64| bytes.len().min(at as usize);
+        let hole = there(hole.start)..there(hole.end);
+        bytes[hole].fill(0);
+        Ok(())
+    }
 }
 
 /// A file with its bytes in a [`FileStore`].
@@ -80,6 +94,12 @@ impl<P: Platform> FileBacking<P> for MemoryFile {
             (at, left) = (at + run, left - run);
         }
         Submitted::Done(Ok(Transferred::All))
+    }
+
+    fn sync(&self, _bytes: Range<u64>, data_only: bool) -> Result<(), FileError> {
+        self.0.syncs.fetch_add(1, Ordering::Relaxed);
+        self.0.data_syncs.fetch_add(data_only.into(), Ordering::Relaxed);
+        Ok(())
     }
 }
 

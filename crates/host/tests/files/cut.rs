@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use crate::mapped::numbered;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd);
 
@@ -69,13 +70,45 @@ fn a_hole_is_zeros_and_private_copies_stay() {
     write(&cpu, &space, page(private, 5), 1);
     assert_eq!(read(&cpu, &space, page(private, 6)), 106);
     let hole = 4 * PAGE..8 * PAGE + 8;
-    store.bytes.lock().unwrap()[hole.start as usize..hole.end as usize].fill(0);
-    file.punch(hole).unwrap();
+    file.punch(hole, |bytes| store.free(bytes)).unwrap();
     for at in 4..9 {
         assert_eq!(read(&cpu, &space, page(shared, at)), 0, "page {at}");
     }
     assert_eq!((read(&cpu, &space, page(shared, 3)), read(&cpu, &space, page(shared, 9))), (103, 109));
     assert_eq!((read(&cpu, &space, page(private, 5)), read(&cpu, &space, page(private, 6))), (1, 0));
+}
+
+/// A fault that comes while what is stored of a hole is being freed waits for that.
+#[test]
+fn a_fault_does_not_bring_back_what_a_hole_had() {
+    let machine = machine(32, 2);
+    let (backing, store) = MemoryFile::new(numbered(8));
+    let file = machine.memory().create_file(backing, 8 * PAGE).unwrap();
+    let (_cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 8, RW, MapFlags::SHARED), &file).unwrap();
+    let (begins, ends) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            while !begins.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let read = cpu.program(&space).read_u64(page(addr, 5));
+            ends.store(true, Ordering::Release);
+            read
+        });
+        let free = |bytes| {
+            begins.store(true, Ordering::Release);
+            for _ in 0..20_000 {
+                std::thread::yield_now();
+                assert!(!ends.load(Ordering::Acquire), "the fault found what was stored");
+            }
+            store.free(bytes)
+        };
+        file.punch(4 * PAGE..8 * PAGE, free).unwrap();
+        assert_eq!(reader.join().unwrap(), Ok(0));
+    });
+    assert_eq!(file.punch(0..PAGE, |_| Err(FileError::NoSpace)), Err(PageError::File(FileError::NoSpace)));
 }
 
 #[test]

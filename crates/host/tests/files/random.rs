@@ -162,19 +162,8 @@ impl Scene<'_> {
         }
         let start = self.random.below(PAGES * WORDS);
         let end = start + self.random.below(4 * WORDS);
-        if self.file.punch(start * 8..end * 8).is_ok() {
-            // What is stored of whole pages is the embedder's to free.
-            let mut bytes = store.bytes.lock().unwrap();
-            let (first, last) = (start * 8, (end * 8).min(self.model.size));
-            let whole = (
-                first.next_multiple_of(PAGE),
-                if end * 8 >= self.model.size { last } else { last / PAGE * PAGE },
-            );
-            let stored = bytes.len() as u64;
-            if whole.0 < whole.1.min(stored) {
-                bytes[whole.0 as usize..whole.1.min(stored) as usize].fill(0);
-            }
-            let last = last / 8;
+        if self.file.punch(start * 8..end * 8, |bytes| store.free(bytes)).is_ok() {
+            let last = (end * 8).min(self.model.size) / 8;
             if start < last {
                 self.model.words[start as usize..last as usize].fill(0);
             }

@@ -67,7 +67,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .refused(is_short_or_io)
     .succeeded(|scene| assert_eq!(scene.files.borrow()[0].size(), (PAGES + 71) * PAGE + 8)),
     Scenario::new("a_hole_whose_edges_are_not_to_be_had_is_none", private, |scene| {
-        scene.files.borrow()[0].punch(8..4 * PAGE + 8).map_err(call_error)
+        scene.files.borrow()[0].punch(8..4 * PAGE + 8, |_| Ok(())).map_err(call_error)
     })
     .undone(Undone::Contents)
     .refused(is_short_or_io),
