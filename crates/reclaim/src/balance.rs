@@ -45,11 +45,13 @@ pub fn reclaim_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, pages: u64
     spaces.memcgs().charges().drain_stocks(&spaces.platform().pin());
     let freed = reclaim(spaces, memcg, pages, Cause::Proactive);
     finish_exits(spaces);
+    spaces.close_unused_files();
     freed
 }
 
 /// Reclaims below a memcg that uses more than its new `memory.max` or `memory.high`, until it does not or
-/// nothing more can be freed.
+/// nothing more can be freed. The caller is not pinned and holds no lock, here as in the two other steps that
+/// close files.
 pub fn reclaim_to_limit<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, limit: Limit) {
     let Some(_kept) = spaces.memcgs().tree().keep_present(memcg) else { return };
     loop {
@@ -57,6 +59,7 @@ pub fn reclaim_to_limit<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId, limit: 
         spaces.memcgs().charges().drain_stocks_below(&spaces.platform().pin(), memcg);
         let over = spaces.memcgs().files().pages_over(memcg, limit);
         if over == 0 || reclaim(spaces, memcg, over, Cause::Direct) + finish_exits(spaces) == 0 {
+            spaces.close_unused_files();
             return;
         }
     }
@@ -198,8 +201,15 @@ pub struct KswapdStep {
 /// One step of background reclaim (Linux's kswapd): once all zones are below their low watermarks, until one
 /// is above its high one. A machine's background thread calls it. It sleeps until the next wake-up when
 /// nothing is missing or nothing was freed. Each step also discards some freed clusters of swap devices, and
-/// gives the zones what the last tick left on the lists of CPUs.
+/// gives the zones what the last tick left on the lists of CPUs, and closes the files whose last mapping went
+/// with a space that reclaim was the last to have: that may sleep.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
+    let step = balance(spaces);
+    spaces.close_unused_files();
+    step
+}
+
+fn balance<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     spaces.frames().pcp().give_back_in_portions();
     let target = spaces.frames().watermarks().background_target();
     if target == 0 {

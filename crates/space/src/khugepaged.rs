@@ -53,6 +53,7 @@ pub fn khugepaged_step<P: Platform>(spaces: &Spaces<P>) -> KhugepagedStep {
         }
     }
     end(spaces, step.collapsed);
+    spaces.close_unused_files();
     step
 }
 

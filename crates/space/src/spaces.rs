@@ -289,7 +289,7 @@ impl<P: Platform> Spaces<P> {
     /// Closes the open files that have lost their last holders, mappings that went. The caller holds no lock
     /// and is not pinned; may sleep.
     #[inline]
-    pub(crate) fn close_unused_files(&self) {
+    pub fn close_unused_files(&self) {
         let closing = self.rmap().closing();
         if !closing.is_empty() {
             for opening in closing.take() {

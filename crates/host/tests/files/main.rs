@@ -6,7 +6,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod beside;
 mod cut;
+mod ends;
 mod mapped;
 mod random;
 mod written;

@@ -8,9 +8,10 @@ use crate::caller::Caller;
 use crate::calls::stack::grow_stack;
 use crate::error::Error;
 use crate::spaces::{Attempts, HeldOpening, Spaces};
+use core::ptr;
 use quire_arch::{Access, Platform, VirtAddr};
 use quire_fault::{FaultError, Faults, FilePage, Refusal};
-use quire_vma::{SpaceCore, Vma};
+use quire_vma::{SpaceCore, VmFlags, Vma};
 
 #[inline]
 pub(crate) fn fault<P: Platform>(
@@ -50,7 +51,12 @@ fn fault_again<P: Platform>(
             caller.faults().read_ahead(addr, wanted.entry);
         }
         match refusal {
-            Refusal::File(page) => bring_page(caller, addr, page)?,
+            Refusal::File(page) => {
+                // Its lock must not be held while the mmap lock or a page of a file is waited for. It was there
+                // before a file was mapped, or made smaller, by another thread.
+                drop(attempts.swapped.take());
+                bring_page(caller, addr, page)?;
+            }
             _ => caller.spaces.direct_reclaim().resolve_refusal(caller.core, refusal, &mut attempts)?,
         }
         if let (Refusal::Swapped(_), Some(came)) = (refusal, &attempts.swapped) {
@@ -69,20 +75,35 @@ fn fault_again<P: Platform>(
     }
 }
 
-/// Brings the page of a file that an attempt at a fault lacked into the cache, if the file is mapped there
-/// still.
+/// Brings the page of a file that an attempt at a fault lacked into the cache, if it is mapped there still.
 fn bring_page<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr, page: FilePage) -> Result<(), FaultError> {
-    let spaces = caller.spaces;
-    let held = {
-        let mappings = caller.core.read_mappings(spaces.platform());
-        let backing = mappings.find(addr).map(Vma::backing);
-        // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
-        backing
-            .and_then(|backing| unsafe { backing.opening() })
-            .map(|opening| HeldOpening::new(spaces, opening))
-    };
+    let Some(held) = opening_at(caller, addr, page) else { return Ok(()) };
     // Nothing is locked while the page is read.
-    held.map_or(Ok(()), |held| spaces.direct_reclaim().bring_page(caller.core, held.opening(), page))
+    match caller.spaces.direct_reclaim().bring_page(caller.core, held.opening(), page) {
+        // The program may map something else there by now, and must not get an error of what it did map: the
+        // next attempt finds out what is there.
+        Err(FaultError::PastEnd | FaultError::Bus)
+            if opening_at(caller, addr, page).is_none_or(|now| !ptr::eq(now.opening(), held.opening())) =>
+        {
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// The open file of which `page` is mapped at `addr`, if there is such a one, to be held without a lock.
+fn opening_at<'s, P: Platform>(
+    caller: Caller<'s, P>,
+    addr: VirtAddr,
+    page: FilePage,
+) -> Option<HeldOpening<'s, P>> {
+    let mappings = caller.core.read_mappings(caller.spaces.platform());
+    let vma = mappings.find(addr)?.snapshot();
+    let dirties = vma.notices_writes() && vma.flags.contains(VmFlags::WRITE);
+    let is_it = vma.page_offset_at(addr) == page.index.get() && (dirties || !page.dirties);
+    // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+    let opening = unsafe { vma.backing.opening() }.filter(|_| is_it)?;
+    Some(HeldOpening::new(caller.spaces, opening))
 }
 
 #[inline]
@@ -115,6 +136,8 @@ pub(crate) fn resolve_locked<P: Platform>(
             Ok(()) => return Ok(()),
             Err(_) if core.is_killed() => return Err(FaultError::Killed),
             Err(Refusal::File(page)) => {
+                // As in `fault_again`.
+                drop(attempts.swapped.take());
                 // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
                 if let Some(opening) = unsafe { vma.backing().opening() } {
                     spaces.direct_reclaim().bring_page(core, opening, page)?;

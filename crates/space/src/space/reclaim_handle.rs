@@ -66,3 +66,14 @@ pub fn finish_exits<P: Platform>(spaces: &Spaces<P>) -> u64 {
     }
     pages
 }
+
+impl<P: Platform> Drop for Spaces<P> {
+    /// The machine ends. No handle is left but those that were leaked; so what has no holder any more is
+    /// closed, and other files end without that.
+    fn drop(&mut self) {
+        finish_exits(self);
+        self.close_unused_files();
+        // SAFETY: handles borrow the spaces, so no thread has one.
+        unsafe { self.page_cache().end_all() };
+    }
+}
