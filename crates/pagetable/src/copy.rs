@@ -308,9 +308,9 @@ impl<P: Platform> Forker<'_, P> {
         let present = leaf.flags.contains(LeafFlags::READ);
         let folio = self.parent.memory().frames().folios().lock_head(leaf.pfn);
         let private = !copying.parent.shared;
-        // Also a page of a file that was not written to yet: a pinned page becomes the program's own where it
-        // is.
-        if folio.folio().may_be_pinned() && private {
+        // Also a page of a numbered file that was not written to yet: a pinned one becomes the program's own
+        // where it is. One of a file's cache stays the file's.
+        if folio.folio().may_be_pinned() && private && !folio.folio().is_in_file_cache() {
             return Err(hold_pinned(&folio, (index, leaf)));
         }
         // The child has not used the page yet.

@@ -61,4 +61,4 @@ pub use residency::{Residency, ResidencyCounts, ResidencyFigures, raise};
 pub use space_tables::{SpaceId, SpaceTables};
 pub use table::{Entries, Found, LockedTable, Tables, page_of, pages_from};
 pub use unmap::{FreeableRange, Unmapper, Zap};
-pub use walk::{SwappedRun, WalkEntry, WalkStep, Walker};
+pub use walk::{MappedPage, SwappedRun, WalkEntry, WalkStep, Walker};

@@ -197,6 +197,67 @@ fn mincore_and_will_need_are_of_the_cache() {
     assert_eq!(space.figures().resident_file, 5 * PAGE);
 }
 
+/// As on Linux the entry decides: what is paged out is not in memory, whatever its file has cached. Where there
+/// is only a guard the cache does.
+#[test]
+fn mincore_asks_the_cache_only_where_nothing_is_mapped() {
+    let machine = machine(16, 1);
+    swap_on_ram(&machine, 64);
+    let (backing, _) = MemoryFile::new(numbered(8));
+    let file = machine.memory().create_file(backing, 8 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 8, RW, PRIVATE), &file).unwrap();
+    write(&cpu, &space, page(addr, 3), 9);
+    space.madvise(page(addr, 4), PAGE, Advice::GuardInstall).unwrap();
+    assert_eq!(read_file(&file, 2 * PAGE, 4 * PAGE as usize).len() as u64, 4 * PAGE);
+    space.madvise(page(addr, 3), PAGE, Advice::PageOut).unwrap();
+    assert_eq!(space.figures().resident_anonymous, 0);
+    let mut pages = Vec::new();
+    space.mincore(addr, 8 * PAGE, |page| pages.push(u8::from(page))).unwrap();
+    assert_eq!(pages, [0, 0, 1, 0, 1, 1, 0, 0]);
+}
+
+#[test]
+fn advice_reads_a_part_of_a_large_file_ahead() {
+    let machine = machine(32, 1);
+    let (backing, _) = MemoryFile::new(Vec::new());
+    let file = machine.memory().create_file(backing, GIB).unwrap();
+    let space = create_space(&machine);
+    let addr = space.mmap_file(&file_request(0, GIB / PAGE, READ, PRIVATE), &file).unwrap();
+    space.madvise(addr, GIB, Advice::WillNeed).unwrap();
+    assert_eq!(file.figures().cached, 2048);
+}
+
+/// As on Linux only anonymous pages are copied at once: a pin of a page of the cache is no matter of who maps it
+/// privately.
+#[test]
+fn a_child_shares_a_page_of_the_cache_that_is_pinned() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(2));
+    let file = machine.memory().create_file(backing, 2 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let shared = space.mmap_file(&file_request(0, 2, RW, SHARED), &file).unwrap();
+    let private = space.mmap_file(&file_request(0, 2, RW, PRIVATE), &file).unwrap();
+    write(&cpu, &space, page(private, 1), 7);
+    assert_eq!(read(&cpu, &space, private), 1);
+    let pinned = space.pin_page(shared, Access::Read).unwrap();
+    let child = space.fork().unwrap();
+    assert_eq!(child.figures().resident_anonymous, PAGE, "one copy, which is shared");
+    write_file(&file, 0, &70_u64.to_le_bytes());
+    assert_eq!((read(&cpu, &child, private), read(&cpu, &space, private)), (70, 70));
+    drop(pinned);
+}
+
+#[test]
+fn files_have_no_huge_pages() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(1));
+    let file = machine.memory().create_file(backing, PAGE).unwrap();
+    let request =
+        MapRequest { huge_pages: Some((HugePages::Mib2, 0)), ..file_request(0, 512, READ, PRIVATE) };
+    assert_eq!(create_space(&machine).mmap_file(&request, &file), Err(Error::BadFlags));
+}
+
 #[test]
 fn guards_take_the_place_of_pages_of_a_shared_mapping() {
     let machine = machine(16, 1);

@@ -26,6 +26,9 @@ fn an_error_is_told_to_each_opening_once() {
     assert_eq!((file.figures().dirty, store.writes.load(Ordering::Relaxed)), (1, 1));
     assert_eq!(space.msync(addr, PAGE, SyncFlags::SYNC), Ok(()));
     assert_eq!(&store.bytes.lock().unwrap()[..8], 6_u64.to_le_bytes());
+    // As Linux's, `msync` is content with the data; `fsync` is not.
+    let syncs = || (store.syncs.load(Ordering::Relaxed), store.data_syncs.load(Ordering::Relaxed));
+    assert_eq!(syncs(), (6, 3));
 }
 
 #[test]

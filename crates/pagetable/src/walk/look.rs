@@ -1,49 +1,68 @@
 //! Finding out which pages are resident.
 
 use super::{WalkEntry, WalkStep, Walker};
-use crate::table::Tables;
+use crate::table::{LockedTable, Tables};
+use arrayvec::ArrayVec;
 use quire_arch::{
     Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr, VirtRange,
 };
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
+/// Entries that are looked at under one hold of a table's lock.
+const AT_ONCE: usize = 64;
+
+/// What an entry says of its page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MappedPage {
+    /// It is in memory.
+    InMemory,
+    /// It is paged out.
+    Out,
+    /// Nothing: there is no entry, or a marker.
+    None,
+}
+
 impl<P: Platform> Walker<'_, P> {
-    /// Calls `visit` with each stretch of `range`, in order, all of whose pages are in memory, or none.
-    pub fn look_present(self, range: VirtRange, mut visit: impl FnMut(VirtRange, bool)) {
+    /// Calls `visit` with each stretch of `range`, in order, of whose pages the same is to be said. No lock of
+    /// a table is held then.
+    pub fn look_present(self, range: VirtRange, mut visit: impl FnMut(VirtRange, MappedPage)) {
         let (mut from, mut state) = (range.start(), None);
-        let mut note = |at: VirtAddr, present: bool| {
-            if state != Some(present) {
+        let mut note = |at: VirtAddr, now: MappedPage| {
+            if state != Some(now) {
                 if let Some(before) = state {
                     visit(VirtRange::new(from, at), before);
                 }
-                (from, state) = (at, Some(present));
+                (from, state) = (at, Some(now));
             }
         };
         let mut at = range.start();
         self.walk(range, &mut |place, part| {
             if at < part.start() {
-                note(at, false);
+                note(at, MappedPage::None);
             }
-            let pin = self.tables.pin();
             match place {
                 WalkEntry::Huge(slot) => {
+                    let pin = self.tables.pin();
                     if Tables::<P>::huge_leaf(&self.tables.lock_slot(&pin, slot), slot).is_none() {
                         return WalkStep::Again;
                     }
-                    note(part.start(), true);
+                    note(part.start(), MappedPage::InMemory);
                 }
                 WalkEntry::Table(table) => {
-                    let locked = self.tables.lock(&pin, table, Level::PTE);
-                    for (index, addr) in Tables::<P>::pages(part) {
-                        let present = match locked.get(index) {
-                            Entry::Leaf(_) => true,
-                            Entry::Swap(entry) => {
-                                self.tables.memory().swap().counts().is_in_memory(SlotId::of(entry))
-                            }
-                            _ => false,
-                        };
-                        note(addr, present);
+                    let mut pages = Tables::<P>::pages(part);
+                    loop {
+                        let mut seen = ArrayVec::<_, AT_ONCE>::new();
+                        {
+                            let pin = self.tables.pin();
+                            let locked = self.tables.lock(&pin, table, Level::PTE);
+                            let some = pages.by_ref().take(AT_ONCE);
+                            seen.extend(some.map(|(index, addr)| (addr, self.mapped_page(&locked, index))));
+                        }
+                        if seen.is_empty() {
+                            break;
+                        }
+                        seen.into_iter().for_each(|(addr, page)| note(addr, page));
                     }
                 }
             }
@@ -51,10 +70,24 @@ impl<P: Platform> Walker<'_, P> {
             WalkStep::Next
         });
         if at < range.end() {
-            note(at, false);
+            note(at, MappedPage::None);
         }
         if let Some(state) = state {
             visit(VirtRange::new(from, range.end()), state);
+        }
+    }
+
+    /// What entry `index` of the locked table says.
+    fn mapped_page(self, locked: &LockedTable<'_, P>, index: usize) -> MappedPage {
+        match locked.get(index) {
+            Entry::Leaf(_) => MappedPage::InMemory,
+            Entry::Swap(entry) => {
+                match self.tables.memory().swap().counts().is_in_memory(SlotId::of(entry)) {
+                    true => MappedPage::InMemory,
+                    false => MappedPage::Out,
+                }
+            }
+            _ => MappedPage::None,
         }
     }
 

@@ -3,6 +3,7 @@
 mod look;
 mod swapped;
 
+pub use look::MappedPage;
 pub use swapped::SwappedRun;
 
 use crate::huge::HugeLeaves;

@@ -6,7 +6,7 @@ use crate::error::Error;
 use core::ptr::NonNull;
 use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_file::{OpenFile, PageIndex};
-use quire_pagetable::Walker;
+use quire_pagetable::{MappedPage, Walker};
 use quire_vma::Vma;
 
 /// Pages that are looked at at once.
@@ -36,6 +36,7 @@ pub(crate) fn mincore<P: Platform>(
     Ok(())
 }
 
+/// The same for `pages` pages at most of one mapping.
 pub(crate) fn mincore_of_mapping<P: Platform>(
     caller: Caller<'_, P>,
     addr: VirtAddr,
@@ -52,14 +53,18 @@ pub(crate) fn mincore_of_mapping<P: Platform>(
     let opening = unsafe { snapshot.backing.opening() };
     // SAFETY: VMAs name openings of this machine's files only.
     let file = opening.map(|opening| unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file());
-    Walker::new(&caller.tables()).look_present(part, |run, present| {
+    let is_cached = |addr: VirtAddr| {
+        let index = PageIndex::new(snapshot.page_offset_at(addr));
+        file.zip(index).is_some_and(|(file, index)| file.has_page(caller.spaces.memcgs(), index))
+    };
+    Walker::new(&caller.tables()).look_present(part, |run, seen| {
         for page in 0..run.pages() {
-            let cached = || {
-                let addr = VirtAddr(run.start().0 + (page << PAGE_SHIFT));
-                let index = PageIndex::new(snapshot.page_offset_at(addr));
-                file.zip(index).is_some_and(|(file, index)| file.has_page(caller.spaces.memcgs(), index))
-            };
-            tell(present || cached());
+            // As in Linux an entry speaks for itself: what is paged out is no page of the file.
+            tell(match seen {
+                MappedPage::InMemory => true,
+                MappedPage::Out => false,
+                MappedPage::None => is_cached(VirtAddr(run.start().0 + (page << PAGE_SHIFT))),
+            });
         }
     });
     Ok(())

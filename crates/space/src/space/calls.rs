@@ -117,10 +117,14 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// # Errors
     ///
-    /// As for [`mmap`](Self::mmap), and [`Error::BadDescriptor`] for a file of another machine.
+    /// As for [`mmap`](Self::mmap), [`Error::BadDescriptor`] for a file of another machine, and
+    /// [`Error::BadFlags`] for huge pages.
     pub fn mmap_file(&self, request: &MapRequest, file: &File<'_, P>) -> Result<VirtAddr, Error> {
         if !file.is_of(self.spaces) {
             return Err(Error::BadDescriptor);
+        }
+        if request.huge_pages.is_some() {
+            return Err(Error::BadFlags);
         }
         let request = MapRequest { file: Some(request.file.unwrap_or(MappedFile::new(0, 0))), ..*request };
         // SAFETY: the handle holds the opening meanwhile.
@@ -206,7 +210,7 @@ impl<'m, P: Platform> Space<'m, P> {
         split_folio(self.caller(), addr, to)
     }
 
-    /// Checks that the range can be written back. There is nothing to write yet: see docs/differences.md.
+    /// Writes back what is dirty of the open files that are shared in the range, with SYNC.
     ///
     /// # Errors
     ///

@@ -8,6 +8,10 @@ use quire_file::{FileError, OpenFile, Opening, PageIndex};
 use quire_pageout::FileMappers;
 use quire_vma::{SpaceCore, Vma};
 
+/// Pages that are read ahead of one mapping at most: 8 MiB. Linux's bound depends on the device, as the largest
+/// request of a disk (`force_page_cache_ra`).
+const MOST_AHEAD: usize = 2048;
+
 /// A holder's share of an open file. Dropping it may close the file, so nothing is locked then.
 #[derive(Debug)]
 pub(crate) struct HeldOpening<'s, P: Platform> {
@@ -22,7 +26,8 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         Self { spaces, opening: NonNull::from(opening) }
     }
 
-    /// Writes what is dirty of these bytes to the file and makes it lasting.
+    /// Writes what is dirty of these bytes to the file and makes it lasting, as Linux's `msync` does: what is
+    /// not needed to read it again may be left out.
     ///
     /// # Errors
     ///
@@ -31,15 +36,15 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         // SAFETY: VMAs name openings of this machine's files only, and this is a holder.
         let open = unsafe { OpenFile::<P, Vma>::of(self.opening) };
         let mappers = FileMappers::new(self.spaces.rmap());
-        self.spaces.page_cache().sync(open, bytes, false, &mappers)
+        self.spaces.page_cache().sync(open, bytes, true, &mappers)
     }
 
-    /// Brings pages into the cache, as far as the file has them and memory is free, for the program in
-    /// `core`.
+    /// Brings the first of these pages into the cache, as far as the file has them and memory is free, for the
+    /// program in `core`.
     pub(crate) fn read_ahead(&self, core: &SpaceCore, pages: Range<u64>) {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
-        for index in pages.map_while(PageIndex::new) {
+        for index in pages.take(MOST_AHEAD).map_while(PageIndex::new) {
             let came = self.spaces.page_cache().page_in(file, index, &core.tables.membership);
             if core.is_killed() || came.is_err() {
                 return;
