@@ -17,7 +17,7 @@ use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
 };
 use quire_file::{CachedFile, LockedFolio, Lookup, OpenFile, PageIndex};
-use quire_frame::{AllocError, AllocRequest, FrameFlags, Kind};
+use quire_frame::{AllocError, AllocRequest, FrameChain, FrameFlags, Kind};
 use quire_pagetable::{LockedTable, Tables, page_of};
 use quire_sync::atomic::raw::Ordering;
 use quire_vma::Vma;
@@ -105,8 +105,10 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             Some(copy) => self.install_copy(&locked, index, copy),
             None => {
                 self.install_cached(&locked, index, folio, LeafFlags::ACCESSED)?;
-                if !fault.is_write() && !fault.repeated {
-                    self.map_around(&locked, index);
+                if !fault.is_write() {
+                    let freed = self.map_around(&locked, index);
+                    drop(locked);
+                    tables.memory().frames().free_chain(pin, freed);
                 }
             }
         }
@@ -155,8 +157,10 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     }
 
     /// Maps pages around entry `index` of the locked table that are cached and not locked, as Linux's
-    /// `do_fault_around` chooses them. They count as not accessed.
-    fn map_around(&self, locked: &LockedTable<'_, P>, index: usize) {
+    /// `do_fault_around` chooses them. They count as not accessed. Returns what is to be freed once the table
+    /// is unlocked.
+    fn map_around(&self, locked: &LockedTable<'_, P>, index: usize) -> FrameChain {
+        let mut freed = FrameChain::new();
         let Self { tables, fault, file, .. } = *self;
         let vma = fault.vma;
         let before = (fault.addr.page_start().0 - vma.range.start().0) / PAGE_SIZE;
@@ -165,20 +169,21 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         let last = (first + AROUND).min(P::Paging::entries(Level::PTE)).min(index + behind as usize);
         for at in first..last {
             let addr = VirtAddr(fault.addr.page_start().0 - index as u64 * PAGE_SIZE + at as u64 * PAGE_SIZE);
-            let Some(page) = PageIndex::new(vma.page_offset_at(addr)) else { return };
+            let Some(page) = PageIndex::new(vma.page_offset_at(addr)) else { break };
             // Readers without the lock see entries come, so this is not the whole truth for them; the lock is
             // held here.
             if locked.entries[at].load(Ordering::Relaxed) != 0 {
                 continue;
             }
-            if let Lookup::Folio(folio) = file.find(tables.memory().memcgs(), page) {
+            if let Some(folio) = file.find_for_table(tables.memory().memcgs(), page, &mut freed) {
                 let installed = self.install_cached(locked, at, &folio, LeafFlags::empty());
                 folio.unlock_cached();
                 if installed.is_err() {
-                    return;
+                    break;
                 }
             }
         }
+        freed
     }
 
     /// Allows writes through `leaf`, entry `index` of the locked table, to a page of a shared file, if the

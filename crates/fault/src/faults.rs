@@ -59,14 +59,13 @@ impl<'s, P: Platform> Faults<'s, P> {
         let memcg = self.core.memcg();
         memory.memcgs().counters().add_stat(&pin, memcg, MemcgStat::Pgfault, counted as i64);
         let hold = VmaHold::find(memory.platform(), self.core, &epoch, addr)?;
-        match self.resolve(&pin, hold.vma(), (addr, access), (counted == 0, swapped)) {
+        match self.resolve(&pin, hold.vma(), (addr, access), swapped) {
             Err(Refusal::NeedsAnonVma) => None,
             result => Some(result),
         }
     }
 
-    /// One attempt at a fault in `vma`, which gets an anon_vma if it needs one. `repeated` says that it is
-    /// not the first.
+    /// One attempt at a fault in `vma`, which gets an anon_vma if it needs one.
     ///
     /// # Errors
     ///
@@ -80,13 +79,13 @@ impl<'s, P: Platform> Faults<'s, P> {
         vma: &Vma,
         addr: VirtAddr,
         access: Access,
-        (repeated, swapped): (bool, Option<&SwappedIn<'_, P>>),
+        swapped: Option<&SwappedIn<'_, P>>,
     ) -> Result<(), Refusal> {
         loop {
             let resolved = {
                 let pin = self.memory().platform().pin();
                 let _section = self.memory().frames().epoch().enter(&pin);
-                self.resolve(&pin, vma, (addr, access), (repeated, swapped))
+                self.resolve(&pin, vma, (addr, access), swapped)
             };
             match resolved {
                 // SAFETY: the caller's promise.
@@ -104,11 +103,11 @@ impl<'s, P: Platform> Faults<'s, P> {
         pin: &Pin<'_, P>,
         vma: &Vma,
         (addr, access): (VirtAddr, Access),
-        (repeated, swapped): (bool, Option<&SwappedIn<'_, P>>),
+        swapped: Option<&SwappedIn<'_, P>>,
     ) -> Result<(), Refusal> {
         let (space, huge) = (self.core, self.thp.controls());
         let window = &vma.swap_window;
-        let fault = VmFault { space, vma: &vma.snapshot(), addr, access, repeated, swapped, window, huge };
+        let fault = VmFault { space, vma: &vma.snapshot(), addr, access, swapped, window, huge };
         Resolver { tables: self.tables(), thp: self.thp, pin, fault }.resolve()
     }
 

@@ -2,10 +2,13 @@
 
 use core::fmt;
 use core::ops::ControlFlow;
-use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Platform};
+use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_file::{Cleaned, FileCore, FileUsers, IndexRange, PageIndex};
 use quire_pagetable::{FlushCause, Unmapper, WalkEntry, WalkStep, Walker, Zap};
 use quire_vma::{Mapped, Rmap, Vma};
+
+/// Bytes of a mapping that are unmapped under one pin: some page tables.
+const AT_ONCE: u64 = 32 << 20;
 
 /// The mappings of the files of a machine, as the page cache needs them.
 pub struct FileMappers<'s, P: Platform>(Rmap<'s, P>);
@@ -26,10 +29,21 @@ impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
             return;
         }
         let held = self.0.hold_file(file.mappings());
-        let _ = held.walk(pages, |mapped| -> ControlFlow<()> {
+        let _ = held.walk_unpinned(pages, |mapped| -> ControlFlow<()> {
             let Mapped { tables, vma, range, .. } = *mapped;
             let mut unmapper = Unmapper::new(tables, FlushCause::Discard);
-            unmapper.zap(range, Zap::Cached { copies: private_too, locked: vma.is_locked() });
+            let mut at = range.start();
+            while at < range.end() {
+                let end = VirtAddr(at.0.saturating_add(AT_ONCE)).min(range.end());
+                {
+                    // The tables may be freed meanwhile.
+                    let pin = tables.pin();
+                    let _epoch = tables.memory().frames().epoch().enter(&pin);
+                    let zap = Zap::Cached { copies: private_too, locked: vma.is_locked() };
+                    unmapper.zap(VirtRange::new(at, end), zap);
+                }
+                at = end;
+            }
             unmapper.finish();
             ControlFlow::Continue(())
         });

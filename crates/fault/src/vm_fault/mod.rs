@@ -20,8 +20,6 @@ pub struct VmFault<'f, P: Platform> {
     pub addr: VirtAddr,
     /// The access.
     pub access: Access,
-    /// Whether an attempt was made before: then only the page itself is mapped.
-    pub repeated: bool,
     /// What was swapped in for it.
     pub swapped: Option<&'f SwappedIn<'f, P>>,
     /// How far the mapping's swap-ins reach.

@@ -5,8 +5,8 @@ use crate::entry::Entry;
 use crate::index::PageIndex;
 use crate::locked_folio::LockedFolio;
 use core::fmt;
-use quire_arch::{Pfn, Platform};
-use quire_frame::FrameFlags;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{FrameChain, FrameFlags};
 use quire_memcg::Memcgs;
 
 /// What was found without waiting.
@@ -66,6 +66,28 @@ impl<P: Platform> CachedFile<P> {
         }
     }
 
+    /// The same for a caller with the lock of a table, under which no frame is freed: a folio that is lost by
+    /// its last reference goes to `freed`. `None` for what the others of [`Lookup`] say.
+    pub fn find_for_table<'m>(
+        &self,
+        memcgs: &'m Memcgs<P>,
+        index: PageIndex,
+        freed: &mut FrameChain,
+    ) -> Option<LockedFolio<'m, P>> {
+        let release = &mut |head| _ = memcgs.folios().put_folio(freed, head, Order::ZERO);
+        let head = self.get_or(memcgs, index, release)?;
+        let Some(guard) = memcgs.frames().folios().try_lock_folio(head) else {
+            release(head);
+            return None;
+        };
+        let folio = LockedFolio::new(memcgs, head, guard);
+        if self.has(folio.frame(), index) && !self.ends_before(index) {
+            return Some(folio);
+        }
+        release(folio.unlock_and_keep());
+        None
+    }
+
     /// Whether page `index` is cached and its contents are good, at a moment.
     pub fn has_page(&self, memcgs: &Memcgs<P>, index: PageIndex) -> bool {
         let Some(head) = self.get(memcgs, index) else { return false };
@@ -76,6 +98,11 @@ impl<P: Platform> CachedFile<P> {
 
     /// A reference to the folio of page `index`.
     pub(crate) fn get(&self, memcgs: &Memcgs<P>, index: PageIndex) -> Option<Pfn> {
+        self.get_or(memcgs, index, &mut |head| memcgs.folios().release_folio(head))
+    }
+
+    /// The same; a reference that turns out to be to another folio goes to `release`.
+    fn get_or(&self, memcgs: &Memcgs<P>, index: PageIndex, release: &mut dyn FnMut(Pfn)) -> Option<Pfn> {
         let frames = memcgs.frames();
         let pin = frames.platform().pin();
         let section = frames.epoch().enter(&pin);
@@ -89,7 +116,7 @@ impl<P: Platform> CachedFile<P> {
                 if found.is_current() {
                     return Some(head);
                 }
-                memcgs.folios().release_folio(head);
+                release(head);
             }
             P::relax(attempt);
             attempt = attempt.saturating_add(1);

@@ -121,6 +121,33 @@ fn a_fault_whose_mapping_goes_while_it_reads_tells_no_error_of_that() {
     }
 }
 
+/// As in Linux: the first write to private memory of a file takes the mmap lock, but not while the file is read.
+#[test]
+fn mappings_can_change_while_a_fault_reads_a_file() {
+    let machine = machine(16, 3);
+    let (file, _, gate) = gated(&machine, 2);
+    let (_cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 2, RW, PRIVATE), &file).unwrap();
+    let other = space.mmap(&MapRequest::anonymous(PAGE, RW)).unwrap();
+    gate.is_armed.store(true, Ordering::Release);
+    let (wrote, is_free) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            cpu.program(&space).write_u64(addr, 9)
+        });
+        gate.wait();
+        let unmaps = scope.spawn(|| {
+            let _cpu = machine.vcpu(2).unwrap();
+            space.munmap(other, PAGE)
+        });
+        let is_free = within_reason(|| unmaps.is_finished());
+        gate.let_on();
+        assert_eq!(unmaps.join().unwrap(), Ok(()));
+        (writer.join().unwrap(), is_free)
+    });
+    assert!(wrote.is_ok() && is_free, "{wrote:?}");
+}
+
 /// A hazard of docs/hazards.md: the lock of a folio that was swapped in is kept while another page, or the mmap
 /// lock, is waited for.
 #[test]

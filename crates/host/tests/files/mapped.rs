@@ -89,6 +89,21 @@ fn a_fault_maps_what_is_cached_around_it() {
     }
 }
 
+/// As on Linux, also if the page itself has to be read first.
+#[test]
+fn a_fault_that_reads_its_page_maps_what_was_cached_around_it() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(64));
+    let file = machine.memory().create_file(backing, 64 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    for at in [5, 7, 20] {
+        assert_eq!(read_file(&file, at * PAGE, 8), (at + 1).to_le_bytes());
+    }
+    let addr = space.mmap_file(&file_request(0, 64, READ, PRIVATE), &file).unwrap();
+    assert_eq!(read(&cpu, &space, page(addr, 3)), 4);
+    assert_eq!((space.figures().resident_file, file.figures().cached), (3 * PAGE, 4));
+}
+
 #[test]
 fn past_the_end_and_where_reading_fails_is_sigbus() {
     let machine = machine(16, 1);

@@ -67,9 +67,14 @@ fn fault_again<P: Platform>(
             Some(Err(next)) => refusal = next,
             None => {
                 // The mmap lock comes before folio locks.
-                drop(attempts);
-                let resolve = |vma: &Vma| resolve_locked(caller.spaces, caller.core, vma, addr, access);
-                return fault_locked(caller, addr, resolve);
+                attempts = Attempts::new();
+                let resolve = |vma: &Vma| resolve_but_files(caller.spaces, caller.core, vma, (addr, access));
+                match fault_locked(caller, addr, resolve) {
+                    Ok(()) => return Ok(()),
+                    Err(Unread::Fault(error)) => return Err(error),
+                    // As in Linux, the mmap lock is not held while a file is read.
+                    Err(Unread::Needs(page)) => refusal = Refusal::File(page),
+                }
             }
         }
     }
@@ -112,7 +117,7 @@ fn fault_once<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr, access: Access
         Some(result) => result,
         None => fault_locked(caller, addr, |vma| {
             // SAFETY: `fault_locked` passes a mapping of the space, and holds the mmap lock meanwhile.
-            unsafe { caller.faults().attempt_in(vma, addr, access, (false, None)) }
+            unsafe { caller.faults().attempt_in(vma, addr, access, None) }
         }),
     }
 }
@@ -125,24 +130,49 @@ pub(crate) fn resolve_locked<P: Platform>(
     addr: VirtAddr,
     access: Access,
 ) -> Result<(), FaultError> {
-    let faults = Faults::new(spaces.thp(), core);
-    let mut attempts = Attempts::new();
-    let mut repeated = false;
     loop {
-        // SAFETY: the callers of this function have found the VMA under the mmap lock, which they hold.
-        let attempt = unsafe { faults.attempt_in(vma, addr, access, (repeated, attempts.swapped.as_ref())) };
-        repeated = true;
-        match attempt {
+        match resolve_but_files(spaces, core, vma, (addr, access)) {
             Ok(()) => return Ok(()),
-            Err(_) if core.is_killed() => return Err(FaultError::Killed),
-            Err(Refusal::File(page)) => {
-                // As in `fault_again`.
-                drop(attempts.swapped.take());
+            Err(Unread::Fault(error)) => return Err(error),
+            Err(Unread::Needs(page)) => {
                 // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
                 if let Some(opening) = unsafe { vma.backing().opening() } {
                     spaces.direct_reclaim().bring_page(core, opening, page)?;
                 }
             }
+        }
+    }
+}
+
+/// Why a fault was not resolved.
+enum Unread {
+    Fault(FaultError),
+    /// This page of a file is needed first.
+    Needs(FilePage),
+}
+
+impl From<FaultError> for Unread {
+    fn from(error: FaultError) -> Self {
+        Self::Fault(error)
+    }
+}
+
+/// As [`resolve_locked`], but for pages of files. No folio that was swapped in is locked when it returns.
+fn resolve_but_files<P: Platform>(
+    spaces: &Spaces<P>,
+    core: &SpaceCore,
+    vma: &Vma,
+    (addr, access): (VirtAddr, Access),
+) -> Result<(), Unread> {
+    let faults = Faults::new(spaces.thp(), core);
+    let mut attempts = Attempts::new();
+    loop {
+        // SAFETY: the callers of this function have found the VMA under the mmap lock, which they hold.
+        let attempt = unsafe { faults.attempt_in(vma, addr, access, attempts.swapped.as_ref()) };
+        match attempt {
+            Ok(()) => return Ok(()),
+            Err(_) if core.is_killed() => return Err(FaultError::Killed.into()),
+            Err(Refusal::File(page)) => return Err(Unread::Needs(page)),
             Err(refusal) => spaces.direct_reclaim().resolve_refusal(core, refusal, &mut attempts)?,
         }
     }

@@ -70,7 +70,6 @@ pub(crate) fn swap_in_entry<P: Platform>(
             vma: &snapshot,
             addr,
             access: Access::Read,
-            repeated: true,
             swapped: held.as_ref(),
             window: &vma.swap_window,
             huge: caller.spaces.huge(),

@@ -45,6 +45,21 @@ impl<P: Platform> FileRmap<'_, P> {
         pages: IndexRange,
         mut visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>,
     ) -> ControlFlow<B> {
+        self.walk_unpinned(pages, |mapped| {
+            // Its tables may be freed meanwhile.
+            let pin = self.memory.platform().pin();
+            let _epoch = self.memory.frames().epoch().enter(&pin);
+            visit(mapped)
+        })
+    }
+
+    /// As [`walk`](Self::walk), for a `visit` that may take long: it is not pinned, and enters a section of the
+    /// epoch itself where it looks at tables, for one part of the range after the other.
+    pub fn walk_unpinned<B>(
+        &self,
+        pages: IndexRange,
+        mut visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>,
+    ) -> ControlFlow<B> {
         if pages.is_empty() {
             return ControlFlow::Continue(());
         }
@@ -55,9 +70,6 @@ impl<P: Platform> FileRmap<'_, P> {
             let core = unsafe { core.as_ref() };
             let snapshot = vma.snapshot();
             if let Some(range) = snapshot.range_of(pages.start(), pages.pages()) {
-                // Its tables may be freed meanwhile.
-                let pin = self.memory.platform().pin();
-                let _epoch = self.memory.frames().epoch().enter(&pin);
                 let tables = Tables::new(self.memory, &core.tables);
                 visit(&Mapped { tables, space: core, vma: &snapshot, range })?;
             }
