@@ -9,14 +9,16 @@ pub use violation::SpaceViolation;
 
 use crate::space::for_each_space;
 use crate::spaces::Spaces;
+use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_frame::{FrameFlags, Kind};
+use quire_file::{OpenFile, PageIndex};
+use quire_frame::{Frame, FrameFlags, Kind};
 use quire_pagetable::{Residency, Tables};
 use quire_swap::SlotId;
 use quire_vma::Mappings;
-use quire_vma::{AnonVmaAudit, FileRmapAudit, SpaceCore, SpaceFigures, VmFlags, Vma};
+use quire_vma::{AnonVmaAudit, FileRmapAudit, SpaceCore, SpaceFigures, VmFlags, Vma, VmaSnapshot};
 
 pub(crate) type Report<'r> = &'r mut dyn FnMut(SpaceViolation);
 
@@ -225,6 +227,18 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
     }
 }
 
+/// Whether a mapping that is that of an open file may have the page of `frame` at `addr`: it is the file's page
+/// there, and dirty if what is written goes to it unnoticed.
+fn file_may_map<P: Platform>(vma: &VmaSnapshot, (addr, flags): (VirtAddr, LeafFlags), frame: &Frame) -> bool {
+    // SAFETY: the machine is quiet, so the VMA remains a holder.
+    let Some(opening) = (unsafe { vma.backing.opening() }) else { return true };
+    // SAFETY: VMAs name openings of this machine's files only.
+    let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
+    let is_dirty = frame.word().flags().contains(FrameFlags::DIRTY);
+    let is_noticed = !vma.notices_writes() || !flags.contains(LeafFlags::WRITE) || is_dirty;
+    PageIndex::new(vma.page_offset_at(addr)).is_some_and(|index| file.has(frame, index)) && is_noticed
+}
+
 /// A walk over all tables of one space.
 struct TableAudit<'s, P: Platform> {
     spaces: &'s Spaces<P>,
@@ -349,7 +363,11 @@ impl<P: Platform> TableAudit<'_, P> {
             let frame = frames.folio(pfn).frame();
             frame.audit().fetch_add(pages as u32, Ordering::Relaxed);
             let owner = frame.as_folio().anon_vma();
-            if kind == Kind::Anonymous && !vma.is_some_and(|vma| AnonVmaAudit::may_map(vma, owner)) {
+            let is_its_own = match kind {
+                Kind::Anonymous => vma.is_some_and(|vma| AnonVmaAudit::may_map(vma, owner)),
+                _ => vma.is_some_and(|vma| file_may_map::<P>(&vma.snapshot(), (addr, flags), frame)),
+            };
+            if !is_its_own {
                 report(SpaceViolation::PageOwner { space, addr, pfn });
             }
         }

@@ -45,7 +45,25 @@ fn a_pinned_page_stays_dirty_and_is_written() {
     drop(pinned);
     file.sync(ALL, false).unwrap();
     assert_eq!((file.figures().dirty, store.written.load(Ordering::Relaxed) >= PAGE), (0, true));
-    // A device that ends after the page was made clean by its program.
+    // What a device writes after the last mapping has gone is the file's, too.
+    let pinned = space.pin_page(page(addr, 1), Access::Write).unwrap();
+    drop(file);
+    space.munmap(addr, 2 * PAGE).unwrap();
+    // SAFETY: the page is pinned, and no other thread uses it.
+    unsafe { machine.memory().platform().direct_map(pinned.pfn()).cast::<u64>().write(77) };
+    assert_eq!(store.files.load(Ordering::Relaxed), 1);
+    drop(pinned);
+    assert_eq!(store.files.load(Ordering::Relaxed), 0);
+    assert_eq!(&store.bytes.lock().unwrap()[PAGE as usize..][..8], 77_u64.to_le_bytes());
+}
+
+#[test]
+fn a_page_that_a_device_reads_stays_clean() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(2));
+    let file = machine.memory().create_file(backing, 2 * PAGE).unwrap();
+    let (_cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 2, RW, MapFlags::SHARED), &file).unwrap();
     let pinned = space.pin_page(addr, Access::Read).unwrap();
     drop(pinned);
     assert_eq!(file.figures().dirty, 0);

@@ -6,7 +6,7 @@ pub(crate) use fast::pin_page_fast;
 
 use crate::caller::Caller;
 use crate::calls::fault::resolve_locked;
-use crate::spaces::{Attempts, Spaces};
+use crate::spaces::{Attempts, HeldOpening, Spaces};
 use core::fmt;
 use quire_arch::{Access, Entry, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_fault::{FaultError, Refusal, copy_on_write, hold_page, is_own, must_copy};
@@ -17,20 +17,28 @@ use quire_vma::{VmFlags, Vma, VmaSnapshot};
 
 /// A page of a space that a device may read and write until this is dropped. It stays in place, and the
 /// program sees the device's writes until it unmaps the page. After a `fork` the child has a copy, but of a
-/// page of a file. To drop a pin for writing of one of those may sleep.
+/// page of a file. A pin for writing of one of those keeps the file open, and to drop it may sleep.
 #[must_use = "the pin ends when this is dropped"]
 pub struct PinnedPage<'m, P: Platform> {
     spaces: &'m Spaces<P>,
     pfn: Pfn,
     /// Whether the device may write to it.
     writes: bool,
+    /// What the device writes goes to this file. Dropped last, when the page is no longer pinned.
+    _file: Option<HeldOpening<'m, P>>,
+}
+
+/// A page that a call has pinned, and the open file that is to be held meanwhile.
+pub(crate) struct Pinned<'m, P: Platform> {
+    pub(crate) pfn: Pfn,
+    pub(crate) file: Option<HeldOpening<'m, P>>,
 }
 
 impl<'m, P: Platform> PinnedPage<'m, P> {
-    /// The page `pfn`, which the caller has pinned for `access`.
+    /// The page that the caller has pinned for `access`.
     #[inline]
-    pub(crate) fn new(spaces: &'m Spaces<P>, pfn: Pfn, access: Access) -> Self {
-        Self { spaces, pfn, writes: access == Access::Write }
+    pub(crate) fn new(spaces: &'m Spaces<P>, pinned: Pinned<'m, P>, access: Access) -> Self {
+        Self { spaces, pfn: pinned.pfn, writes: access == Access::Write, _file: pinned.file }
     }
 
     /// Its frame.
@@ -92,13 +100,15 @@ enum Attempt {
     Overflow,
 }
 
-pub(crate) fn pin_page<P: Platform>(
+/// Pins the page for a caller that keeps it as long as `spaces`, its machine's, are there.
+pub(crate) fn pin_page<'m, P: Platform>(
     caller: Caller<'_, P>,
+    spaces: &'m Spaces<P>,
     addr: VirtAddr,
     access: Access,
-) -> Result<Pfn, FaultError> {
-    if let Some(pinned) = pin_page_fast(caller, addr, access) {
-        return Ok(pinned);
+) -> Result<Pinned<'m, P>, FaultError> {
+    if let Some(pfn) = pin_page_fast(caller, addr, access) {
+        return Ok(Pinned { pfn, file: None });
     }
     let core = caller.core;
     let mut attempts = Attempts::new();
@@ -118,7 +128,12 @@ pub(crate) fn pin_page<P: Platform>(
             };
             match attempt {
                 Ok(Attempt::Pinned(pfn)) => {
-                    return Ok(pfn);
+                    let backing = vma.snapshot().notices_writes().then(|| vma.backing());
+                    // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+                    let opening = backing.and_then(|backing| unsafe { backing.opening() });
+                    let written = opening.filter(|_| access == Access::Write);
+                    let file = written.map(|opening| HeldOpening::new(spaces, opening));
+                    return Ok(Pinned { pfn, file });
                 }
                 Ok(Attempt::Overflow) => return Err(AllocError::OutOfMemory.into()),
                 Ok(Attempt::Changed) => {}

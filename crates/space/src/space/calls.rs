@@ -18,7 +18,7 @@ use crate::calls::unmap::munmap;
 use crate::calls::advise::Advice;
 use crate::calls::lock::LockAll;
 use crate::calls::map_request::{MapRequest, MappedFile};
-use crate::calls::pin::PinnedPage;
+use crate::calls::pin::{Pinned, PinnedPage};
 use crate::calls::remap_request::RemapFlags;
 use crate::calls::sync::SyncFlags;
 use crate::error::Error;
@@ -151,15 +151,15 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// As for an access of the program.
     pub fn pin_page(&self, addr: VirtAddr, access: Access) -> Result<PinnedPage<'m, P>, FaultError> {
-        let pinned = pin_page(self.caller(), addr, access);
-        pinned.map(|pfn| PinnedPage::new(self.spaces, pfn, access))
+        let pinned = pin_page(self.caller(), self.spaces, addr, access);
+        pinned.map(|pinned| PinnedPage::new(self.spaces, pinned, access))
     }
 
     /// Pins the page at `addr` as [`pin_page`](Self::pin_page) does, if that takes no fault and no lock: for
     /// a caller that may not sleep. `None`: the slow path has to decide.
     pub fn pin_page_fast(&self, addr: VirtAddr, access: Access) -> Option<PinnedPage<'m, P>> {
         let pinned = pin_page_fast(self.caller(), addr, access);
-        pinned.map(|pfn| PinnedPage::new(self.spaces, pfn, access))
+        pinned.map(|pfn| PinnedPage::new(self.spaces, Pinned { pfn, file: None }, access))
     }
 
     /// Changes what the program may do with the pages that `len` bytes from `addr` touch. With `grows_down`

@@ -19,6 +19,11 @@ pub(crate) struct HeldOpening<'s, P: Platform> {
     opening: NonNull<Opening<Vma>>,
 }
 
+// SAFETY: an opening is Send and Sync, and so are the spaces.
+unsafe impl<P: Platform> Send for HeldOpening<'_, P> {}
+// SAFETY: as for `Send`.
+unsafe impl<P: Platform> Sync for HeldOpening<'_, P> {}
+
 impl<'s, P: Platform> HeldOpening<'s, P> {
     /// One more share, beside that of a VMA that is held meanwhile.
     pub(crate) fn new(spaces: &'s Spaces<P>, opening: &Opening<Vma>) -> Self {
