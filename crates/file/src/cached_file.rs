@@ -140,6 +140,11 @@ impl<P: Platform> CachedFile<P> {
         self.backing().prepare_write(bytes)
     }
 
+    /// Whether programs may make holes in it by their mappings.
+    pub fn has_holes(&self) -> bool {
+        self.backing().limits().holes
+    }
+
     pub(crate) fn backing(&self) -> &dyn FileBacking<P> {
         // SAFETY: it is valid as long as this is used (contract of `new`).
         unsafe { self.backing.as_ref() }

@@ -20,6 +20,7 @@ pub(crate) mod populate;
 pub(crate) mod protect;
 pub(crate) mod remap;
 pub(crate) mod remap_request;
+pub(crate) mod remove;
 pub(crate) mod split;
 pub(crate) mod stack;
 pub(crate) mod swap_in;

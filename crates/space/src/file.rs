@@ -107,6 +107,24 @@ impl<'m, P: Platform> File<'m, P> {
         })
     }
 
+    /// Changes what is stored from the page on that has byte `from`, and the size: for calls that move bytes
+    /// within the file (`fallocate` with COLLAPSE_RANGE or INSERT_RANGE). What is dirty there is written first.
+    /// `change` does the embedder's part, while no page from there on is cached and none can come; it may not
+    /// call the memory management. As in Linux, programs lose their copies of these pages. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`]; a page could not be written, or `change` failed: the size is the one before.
+    pub fn replace_from(
+        &self,
+        from: u64,
+        size: u64,
+        mut change: impl FnMut() -> Result<(), FileError>,
+    ) -> Result<(), PageError> {
+        let file = self.handle.file();
+        self.spaces.page_cache().replace_from(file, (from, size), &self.mappers(), &mut change)
+    }
+
     /// Removes the pages from the cache that hold these bytes, if they are clean and unused: those that come
     /// to be read again are asked of the backing.
     ///

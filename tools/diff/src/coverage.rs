@@ -80,10 +80,6 @@ fn listed() -> impl Iterator<Item = Combination> {
 /// Flags and values that never succeed, or only where this machine has something that is not compared.
 const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC"];
 
-fn is_not_built(advice: &str) -> bool {
-    names::ADVICE.iter().any(|(value, name)| *name == advice && names::NOT_BUILT.contains(value))
-}
-
 fn result(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Value(value @ -4095..0) => {
@@ -261,16 +257,13 @@ fn swapped_places(call: Call, args: [u64; 6], before: &Observation, count: &mut 
 
 /// Everything that can occur, on hosts that swap or not, for users with privileges or without.
 fn expected(swaps: bool, privileges: bool) -> Vec<Combination> {
-    let mut all: Vec<Combination> = listed()
-        .filter(|listed| privileges || !standing::needs_privileges(listed.what))
-        .filter(|listed| !is_not_built(listed.what))
-        .collect();
+    let mut all: Vec<Combination> =
+        listed().filter(|listed| privileges || !standing::needs_privileges(listed.what)).collect();
     let mut add = |call, what, result| all.push(Combination { call, what, result });
     for call in Call::all() {
         for argument in call.arguments() {
             let (Argument::Bits(names) | Argument::Value(names)) = argument else { continue };
-            for (_, name) in names.iter().filter(|(_, name)| !NEVER_OK.contains(name) && !is_not_built(name))
-            {
+            for (_, name) in names.iter().filter(|(_, name)| !NEVER_OK.contains(name)) {
                 // The two that only `mprotect` on a stack takes.
                 let misplaced = *name == "PROT_GROWSDOWN" && call != Call::Mprotect;
                 if !misplaced {
@@ -292,7 +285,7 @@ fn expected(swaps: bool, privileges: bool) -> Vec<Combination> {
         SWAPPED_ADVICE.iter().for_each(|(_, advice)| add(Call::Madvise, advice, OK));
     }
     // Every advice hits a hole.
-    for (_, advice) in names::ADVICE.iter().filter(|(_, advice)| !is_not_built(advice)) {
+    for (_, advice) in names::ADVICE {
         add(Call::Madvise, advice, "ENOMEM");
     }
     all.sort_unstable();

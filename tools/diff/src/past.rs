@@ -217,7 +217,8 @@ impl Past {
         const KEPT_FROM_CHILDREN: [u64; 2] = [MADV_DONTFORK, MADV_WIPEONFORK];
         let [addr, len, third, ..] = args;
         // A write that fails makes the file larger.
-        self.changed |= matches!(call, Call::Ftruncate | Call::Fallocate | Call::Pwrite);
+        let makes_hole = call == Call::Madvise && third == MADV_REMOVE;
+        self.changed |= makes_hole || matches!(call, Call::Ftruncate | Call::Fallocate | Call::Pwrite);
         self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
         if call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third) {
             self.kept_from_children.push((addr, addr.saturating_add(len)));

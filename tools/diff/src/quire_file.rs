@@ -9,8 +9,8 @@ use quire_arch::{Access, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::{HostPlatform, Machine, Program, ProgramSpace};
 use quire_mm::abi::OpenFile;
 use quire_mm::file::{
-    DeviceMemory, Direction, File, FileBacking, FileError, FileIo, PageBytes, PageError, Submitted, Transfer,
-    Transferred, UserCopy,
+    DeviceMemory, Direction, File, FileBacking, FileError, FileIo, IoLimits, PageBytes, PageError, Submitted,
+    Transfer, Transferred, UserCopy,
 };
 use quire_mm::space::{Errno, MappedFile, Space, VmFlags};
 use std::ops::Range;
@@ -30,6 +30,18 @@ impl Bytes {
 }
 
 impl FileBacking<HostPlatform> for Bytes {
+    fn limits(&self) -> IoLimits {
+        IoLimits { holes: true, ..IoLimits::default() }
+    }
+
+    fn punch(&self, hole: Range<u64>) -> Result<(), FileError> {
+        let mut bytes = self.lock();
+        let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
+        let hole = place(hole.start)..place(hole.end);
+        bytes[hole].fill(0);
+        Ok(())
+    }
+
     unsafe fn submit(
         &self,
         memory: DeviceMemory<'_, HostPlatform>,
@@ -202,14 +214,7 @@ impl<'m> ProgramFile<'m> {
         }
         writes.then_some(()).ok_or(Errno::EBADF)?;
         let end = offset.checked_add(len).filter(|end| *end <= self.facts.max_bytes).ok_or(EFBIG)?;
-        let free = |whole: Range<u64>| {
-            let mut bytes = self.bytes.lock();
-            let place = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(bytes.len());
-            let hole = place(whole.start)..place(whole.end);
-            bytes[hole].fill(0);
-            Ok(())
-        };
-        file.punch(offset..end, free).map_err(errno_of)?;
+        file.punch(offset..end, |whole| self.bytes.punch(whole)).map_err(errno_of)?;
         Ok(0)
     }
 

@@ -25,11 +25,6 @@ impl Random {
         self.0.u8(..100) < percent
     }
 
-    /// True once in a thousand times.
-    pub(crate) fn seldom(&mut self) -> bool {
-        self.0.u16(..1000) == 0
-    }
-
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.0.usize(..from.len())]
     }

@@ -1,4 +1,4 @@
-//! Taking pages out of the cache: truncation, holes, invalidation.
+//! Taking pages out of the cache: truncation, holes, invalidation, moves of what is stored.
 //!
 //! The size is changed first; then the pages are unmapped everywhere and removed, one locked folio after the
 //! other. A fault that locked a folio before it was removed finds the old size, and what it maps is unmapped
@@ -6,6 +6,7 @@
 //! stored of it is freed while Invalidate keeps faults from reading it.
 
 use super::PageCache;
+use super::writeback::Wait;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, MAX_FILE_BYTES};
 use crate::error::{Busy, PageError};
@@ -234,4 +235,90 @@ fn edges_of(start: u64, end: u64, whole: IndexRange) -> impl Iterator<Item = Ran
         (start..first, last.max(start)..end)
     };
     [before, behind].into_iter().filter(|edge| !edge.is_empty())
+}
+
+impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
+    /// Changes what is stored of a file from the page on that has byte `from`, and its size to `size`, for
+    /// calls that move bytes within the file (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`). What is
+    /// dirty there is written first. `change` is called when no page from there on is cached, and none can come.
+    /// As in Linux, programs lose their copies of these pages. The caller keeps other calls away that write to
+    /// the file or change its size. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`]; a page could not be written, or `change` failed: the file has what is stored,
+    /// and the size that it had.
+    pub fn replace_from(
+        self,
+        file: &FileCore<P, V>,
+        (from, size): (u64, u64),
+        users: &dyn FileUsers<P, V>,
+        change: &mut dyn FnMut() -> Result<(), FileError>,
+    ) -> Result<(), PageError> {
+        if size > MAX_FILE_BYTES {
+            return Err(PageError::TooLarge);
+        }
+        let _alone = file.invalidate.write(self.platform());
+        // With the pages of the old and of the new end: what is past an end is not stored.
+        let first = from.min(size).min(file.size()) >> PAGE_SHIFT;
+        let pages = IndexRange::new(first, IndexRange::ALL.end());
+        let mut attempt = 0;
+        loop {
+            self.write_back(file, pages, Wait::Yes, users)?;
+            users.unmap(file, pages, true);
+            if self.remove_clean(file, pages) {
+                break;
+            }
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+        // Copies that were made of pages that were cached still.
+        users.unmap(file, pages, true);
+        change()?;
+        // Release: pairs with the load of a thread that has locked a folio.
+        file.size.store(size, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes zeros of whole pages, of which the backing frees what it has stored; copies that programs have made
+    /// stay. May sleep; nothing is locked.
+    ///
+    /// # Errors
+    ///
+    /// The backing's: the pages are what is stored.
+    pub fn remove_pages(
+        self,
+        file: &FileCore<P, V>,
+        bytes: Range<u64>,
+        users: &dyn FileUsers<P, V>,
+    ) -> Result<(), FileError> {
+        let _alone = file.invalidate.write(self.platform());
+        // A call that makes the file larger comes before, or after this.
+        let pages = CachedFile::<P>::pages_of(bytes.start..bytes.end.min(file.size()));
+        if pages.is_empty() {
+            return Ok(());
+        }
+        users.unmap(file, pages, false);
+        self.remove_range(file, pages, users);
+        file.backing().punch(pages.start() << PAGE_SHIFT..pages.end() << PAGE_SHIFT)
+    }
+
+    /// Removes the folios of these pages that nothing maps and that need not be written, and returns whether
+    /// these are all. A folio that is locked meanwhile can become neither. Invalidate is held exclusively.
+    fn remove_clean(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
+        let mut all = true;
+        self.for_each_folio(file, pages, Filter::All, |at @ (index, head)| {
+            let Some(folio) = self.lock_found(file, at, true) else { return };
+            let flags = folio.frame().word().flags();
+            // One that is pinned stays dirty, and has been written.
+            let is_dirty = flags.contains(FrameFlags::DIRTY) && !self.frames().folio(head).may_be_pinned();
+            let is_mapped = folio.frame().as_folio().maps() != 0;
+            if is_mapped || is_dirty || flags.contains(FrameFlags::WRITEBACK) {
+                all = false;
+            } else {
+                self.remove(file, index, &folio);
+            }
+        });
+        all
+    }
 }

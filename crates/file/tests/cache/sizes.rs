@@ -166,6 +166,81 @@ fn files_that_are_left_end_with_their_machine() {
     std::mem::forget(fixture);
 }
 
+/// Pages are cut out of the middle of a file, and others put in: dirty ones move as all do.
+#[test]
+fn what_is_stored_of_the_end_of_a_file_moves() {
+    for cuts in [true, false] {
+        let fixture = Fixture::new();
+        let mut wanted = pattern(11, 6 * PAGE as usize + 10);
+        let disk = Disk::new(&wanted);
+        let file = fixture.create(disk.queued(4), 6 * PAGE + 10);
+        let core = file.file();
+        fixture.must_read(core, 0, 1 << 20);
+        for (at, byte) in [(7, 1), (PAGE + 7, 2), (4 * PAGE + 7, 3), (6 * PAGE + 7, 4)] {
+            fixture.must_write(core, at, &[byte]);
+            wanted[at as usize] = byte;
+        }
+        fixture.map(core, 3, 1);
+        let users = Mapped { fixture: Some(&fixture), ..Mapped::default() };
+        let (first, last) = (PAGE as usize, 3 * PAGE as usize);
+        let size = if cuts { 4 * PAGE + 10 } else { 8 * PAGE + 10 };
+        let change = |bytes: &mut Vec<u8>| {
+            if cuts {
+                bytes.drain(first..last);
+            } else {
+                bytes.splice(first..first, vec![0; 2 * PAGE as usize]);
+            }
+        };
+        let replaced = fixture.cache().replace_from(core, (PAGE, size), &users, &mut || {
+            assert_eq!((fixture.files.totals().cached, fixture.files.totals().dirty), (1, 1));
+            change(&mut disk.bytes());
+            Ok(())
+        });
+        assert_eq!((replaced, core.size()), (Ok(()), size));
+        change(&mut wanted);
+        assert_eq!(fixture.must_read(core, 0, 1 << 20), wanted);
+        drop(file);
+        assert_eq!(*disk.bytes(), wanted);
+    }
+}
+
+#[test]
+fn a_file_of_which_a_page_cannot_be_written_keeps_its_size() {
+    let fixture = Fixture::new();
+    let disk = Disk::new(&pattern(12, 3 * PAGE as usize));
+    let file = fixture.create(disk.file(), 3 * PAGE);
+    let replace = |change: &mut dyn FnMut() -> Result<(), FileError>| {
+        fixture.cache().replace_from(file.file(), (PAGE, PAGE), &NoUsers, change)
+    };
+    fixture.must_write(file.file(), 2 * PAGE, &[1]);
+    *disk.fail_writes.lock().unwrap() = Some(FileError::NoSpace);
+    let failed = replace(&mut || unreachable!("it is not written"));
+    assert_eq!(failed, Err(PageError::File(FileError::NoSpace)));
+    assert_eq!(replace(&mut || Err(FileError::Quota)), Err(PageError::File(FileError::Quota)));
+    assert_eq!(file.file().size(), 3 * PAGE);
+    let too_large = fixture.cache().replace_from(file.file(), (0, u64::MAX), &NoUsers, &mut || Ok(()));
+    assert_eq!(too_large, Err(PageError::TooLarge));
+    assert_eq!((replace(&mut || Ok(())), file.file().size()), (Ok(()), PAGE));
+}
+
+/// A page that a device may write to stays dirty. It is written, and does not keep the call.
+#[test]
+fn a_pinned_page_leaves_a_file_whose_end_moves() {
+    let fixture = Fixture::new();
+    let disk = Disk::new(&[]);
+    let file = fixture.create(disk.file(), 0);
+    fixture.must_write(file.file(), 0, &[1; 10]);
+    let page = fixture.cache().page_in(file.file(), at(0), &fixture.program).unwrap();
+    let head = page.folio.head();
+    drop(page);
+    assert!(fixture.frames().folios().pin_folio(head));
+    let replaced = fixture.cache().replace_from(file.file(), (0, 10), &NoUsers, &mut || Ok(()));
+    assert_eq!((replaced, disk.take_log().len()), (Ok(()), 1));
+    assert_eq!((fixture.files.totals().cached, fixture.files.totals().dirty), (0, 0));
+    let (head, _) = fixture.frames().folios().unpin_folio(head);
+    fixture.memcgs.folios().release_folio(head);
+}
+
 #[test]
 fn invalidation_leaves_what_is_in_use() {
     let fixture = Fixture::new();

@@ -13,6 +13,10 @@ pub(crate) struct FileStore {
     /// Whether transfers fail.
     pub(crate) fails_reads: AtomicBool,
     pub(crate) fails_writes: AtomicBool,
+    /// Whether there is no space for more bytes.
+    pub(crate) full: AtomicBool,
+    /// Whether mappings cannot make holes.
+    pub(crate) has_no_holes: AtomicBool,
     /// Requests to read and to write, and bytes that were written.
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
@@ -100,6 +104,19 @@ impl<P: Platform> FileBacking<P> for MemoryFile {
         self.0.syncs.fetch_add(1, Ordering::Relaxed);
         self.0.data_syncs.fetch_add(data_only.into(), Ordering::Relaxed);
         Ok(())
+    }
+
+    fn limits(&self) -> IoLimits {
+        IoLimits { holes: !self.0.has_no_holes.load(Ordering::Relaxed), ..IoLimits::default() }
+    }
+
+    fn punch(&self, bytes: Range<u64>) -> Result<(), FileError> {
+        self.0.free(bytes)?;
+        Ok(())
+    }
+
+    fn prepare_write(&self, _bytes: Range<u64>) -> Result<(), FileError> {
+        if self.0.full.load(Ordering::Relaxed) { Err(FileError::NoSpace) } else { Ok(()) }
     }
 }
 

@@ -111,6 +111,53 @@ fn a_fault_does_not_bring_back_what_a_hole_had() {
     assert_eq!(file.punch(0..PAGE, |_| Err(FileError::NoSpace)), Err(PageError::File(FileError::NoSpace)));
 }
 
+/// As Linux 6.18 does it on ext4 and tmpfs.
+#[test]
+fn a_mapping_makes_a_hole_of_its_pages() {
+    let machine = machine(32, 1);
+    let (backing, store) = MemoryFile::new(numbered(6));
+    let file = machine.memory().create_file(backing, 5 * PAGE + 8).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let map = |pages, flags, protection| {
+        space.mmap_file(&file_request(0, pages, protection, flags), &file).unwrap()
+    };
+    let shared = map(8, MapFlags::SHARED, RW);
+    let private = map(8, MapFlags::empty(), RW);
+    let readable = map(8, MapFlags::SHARED, READ);
+    let remove = |addr, pages| space.madvise(addr, pages * PAGE, Advice::Remove);
+    write(&cpu, &space, page(shared, 1), 71);
+    write(&cpu, &space, page(private, 1), 72);
+    assert_eq!(read(&cpu, &space, page(readable, 2)), 3);
+    assert_eq!(remove(page(shared, 1), 2), Ok(()));
+    for at in [1, 2] {
+        assert_eq!((read(&cpu, &space, page(shared, at)), read(&cpu, &space, page(readable, at))), (0, 0));
+    }
+    assert_eq!((read(&cpu, &space, page(private, 1)), read(&cpu, &space, page(private, 2))), (72, 0));
+    assert_eq!((file.size(), read(&cpu, &space, page(shared, 3))), (5 * PAGE + 8, 4));
+    assert_eq!(store.bytes.lock().unwrap()[PAGE as usize..3 * PAGE as usize], [0; 2 * PAGE as usize]);
+    // The file allows writes, though the mapping does not.
+    assert_eq!((remove(page(readable, 5), 3), read(&cpu, &space, page(shared, 5))), (Ok(()), 0));
+    assert_eq!(read(&cpu, &space, page(shared, 4)), 5);
+    let refused = [Err(Error::AccessDenied), Err(Error::WrongMapping)];
+    let anonymous = map_at(&space, 3 * GIB, PAGE, RW);
+    assert_eq!([remove(private, 1), remove(anonymous, 1)], refused);
+    let request = MapRequest {
+        file: Some(MappedFile { writable: false, ..MappedFile::new(0, 0) }),
+        ..file_request(0, 1, READ, MapFlags::SHARED)
+    };
+    let unwritable = space.mmap_file(&request, &file).unwrap();
+    space.mlock(page(shared, 3), PAGE, false).unwrap();
+    assert_eq!([remove(unwritable, 1), remove(page(shared, 3), 1)], refused);
+    assert_eq!(read(&cpu, &space, page(shared, 3)), 4);
+    // What is mapped is done, and the hole in the range is told.
+    space.munlock(page(shared, 3), PAGE).unwrap();
+    space.munmap(page(shared, 1), PAGE).unwrap();
+    assert_eq!(remove(shared, 8), Err(Error::NotMapped));
+    assert_eq!((read(&cpu, &space, shared), read(&cpu, &space, page(shared, 4))), (0, 0));
+    store.has_no_holes.store(true, Ordering::Relaxed);
+    assert_eq!(remove(shared, 1), Err(Error::NotSupportedByFile));
+}
+
 #[test]
 fn one_flush_unmaps_a_file_from_a_space() {
     let machine = machine(64, 2);

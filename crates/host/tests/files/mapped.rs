@@ -273,6 +273,27 @@ fn files_have_no_huge_pages() {
     assert_eq!(create_space(&machine).mmap_file(&request, &file), Err(Error::BadFlags));
 }
 
+/// As Linux's `can_do_mincore`: a program that neither owns the file nor may write to it does not see the cache.
+#[test]
+fn mincore_hides_the_cache_of_a_file_that_is_not_the_programs() {
+    let machine = machine(16, 1);
+    let (backing, _) = MemoryFile::new(numbered(4));
+    let file = machine.memory().create_file(backing, 3 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let seen = space.mmap_file(&file_request(0, 4, RW, SHARED), &file).unwrap();
+    let others = MappedFile { vm_flags: VmFlags::HIDES_CACHE, ..MappedFile::new(0, 0) };
+    let request = MapRequest { file: Some(others), ..file_request(0, 4, RW, PRIVATE) };
+    let hidden = space.mmap_file(&request, &file).unwrap();
+    let in_memory = |addr| {
+        let mut pages = Vec::new();
+        space.mincore(addr, 4 * PAGE, |page| pages.push(u8::from(page))).unwrap();
+        pages
+    };
+    assert_eq!((in_memory(seen), in_memory(hidden)), (vec![0; 4], vec![1; 4]));
+    write(&cpu, &space, page(hidden, 1), 5);
+    assert_eq!((in_memory(seen), in_memory(hidden)), (vec![0, 1, 0, 0], vec![1; 4]));
+}
+
 #[test]
 fn guards_take_the_place_of_pages_of_a_shared_mapping() {
     let machine = machine(16, 1);

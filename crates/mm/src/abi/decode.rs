@@ -123,6 +123,7 @@ pub(super) fn advice(word: i32) -> Result<Advice, Error> {
         3 => Advice::WillNeed,
         4 => Advice::DontNeed,
         8 => Advice::Free,
+        9 => Advice::Remove,
         10 => Advice::DontFork,
         11 => Advice::DoFork,
         12 => Advice::Mergeable,
@@ -141,8 +142,8 @@ pub(super) fn advice(word: i32) -> Result<Advice, Error> {
         25 => Advice::Collapse,
         102 => Advice::GuardInstall,
         103 => Advice::GuardRemove,
-        // REMOVE, and the two that poison pages.
-        9 | 100..=101 => return Err(Error::NotSupported),
+        // The two that poison pages.
+        100..=101 => return Err(Error::NotSupported),
         _ => return Err(Error::BadFlags),
     })
 }

@@ -7,7 +7,7 @@ use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_memcg::LruList;
 
 /// Writes the lines of `/proc/meminfo` for which there are figures. Frames on per-CPU lists count as free; a
-/// page that several spaces map counts in AnonPages for each. Before the first swap device anonymous pages
+/// page that several spaces map counts in AnonPages or Mapped for each. Before the first swap device anonymous pages
 /// are on no LRU list, and count in none of `Active` to `Unevictable`. Only mlocked pages are unevictable.
 ///
 /// # Errors
@@ -16,7 +16,12 @@ use quire_memcg::LruList;
 pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
     let totals = memory.parts().frames().reports().totals();
     let slab = slab_pages(memory);
-    let anonymous = memory.resident_anonymous() / PAGE_SIZE;
+    let (mut anonymous, mut mapped) = (0, 0);
+    memory.for_each_resident(|_, resident| {
+        anonymous += resident.anonymous / PAGE_SIZE;
+        mapped += resident.file / PAGE_SIZE;
+    });
+    let files = memory.file_totals();
     let anonymous_huge = memory.parts().frames().events().pmd_mapped() * Order::PMD.pages();
     let lists = lists_by_age(memory, None);
     let list = |list: LruList| lists[list as usize];
@@ -34,6 +39,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     for (name, pages) in [
         ("MemTotal:", totals.managed),
         ("MemFree:", totals.free),
+        ("Cached:", files.cached),
         ("SwapCached:", swap.devices().cached_pages()),
         ("Active:", active_anon + active_file),
         ("Inactive:", inactive_anon + inactive_file),
@@ -47,7 +53,10 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("SwapFree:", swap.devices().free_slots()),
         ("Zswap:", compressed),
         ("Zswapped:", original),
+        ("Dirty:", files.dirty),
+        ("Writeback:", files.writeback),
         ("AnonPages:", anonymous),
+        ("Mapped:", mapped),
         ("Slab:", slab),
         ("SUnreclaim:", slab),
         ("Committed_AS:", memory.parts().commit().promised()),

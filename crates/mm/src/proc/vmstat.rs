@@ -29,9 +29,19 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     // Linux counts these per node, among the current values.
     let (of_nodes, of_machine) = VmEvent::ALL.split_at(VmEvent::Pswpin as usize);
     events(memory, of_nodes, out)?;
-    writeln!(out, "nr_anon_pages {}", memory.resident_anonymous() / PAGE_SIZE)?;
+    let (mut anonymous, mut mapped) = (0, 0);
+    memory.for_each_resident(|_, resident| {
+        anonymous += resident.anonymous / PAGE_SIZE;
+        mapped += resident.file / PAGE_SIZE;
+    });
+    let files = memory.file_totals();
+    let swap_cached = memory.parts().swap().devices().cached_pages();
+    // As in Linux, those of the swap cache are among them.
+    let cached = files.cached + swap_cached;
+    writeln!(out, "nr_anon_pages {anonymous}\nnr_mapped {mapped}\nnr_file_pages {cached}")?;
+    writeln!(out, "nr_dirty {}\nnr_writeback {}", files.dirty, files.writeback)?;
     writeln!(out, "nr_anon_transparent_hugepages {}", frames.events().pmd_mapped())?;
-    writeln!(out, "nr_swapcached {}", memory.parts().swap().devices().cached_pages())?;
+    writeln!(out, "nr_swapcached {swap_cached}")?;
     events(memory, of_machine, out)
 }
 

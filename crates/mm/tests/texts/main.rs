@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod file_texts;
 mod huge_files;
 mod linux_format;
 mod swap_texts;

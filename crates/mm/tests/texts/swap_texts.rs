@@ -119,15 +119,22 @@ fn assert_agree(machine: &Machine, spaces: &[&Space<'_, HostPlatform>]) {
         ("Unevictable:", "nr_unevictable"),
         ("SwapCached:", "nr_swapcached"),
         ("AnonPages:", "nr_anon_pages"),
+        ("Mapped:", "nr_mapped"),
+        ("Dirty:", "nr_dirty"),
+        ("Writeback:", "nr_writeback"),
     ] {
         assert_eq!(figure(&meminfo, name), figure(&vmstat, pages) * 4, "{name}");
-        if !["nr_swapcached", "nr_anon_pages"].contains(&pages) {
+        if pages.ends_with("active_anon") || pages.ends_with("active_file") || pages == "nr_unevictable" {
             assert_eq!(sum(&zoneinfo, pages), figure(&vmstat, pages), "{pages}");
         }
     }
     assert_eq!(
         figure(&meminfo, "Active:"),
         figure(&meminfo, "Active(anon):") + figure(&meminfo, "Active(file):")
+    );
+    assert_eq!(
+        figure(&meminfo, "Cached:") + figure(&meminfo, "SwapCached:"),
+        figure(&vmstat, "nr_file_pages") * 4
     );
     let devices: Vec<Vec<&str>> = swaps.lines().skip(1).map(words).collect();
     let column = |nth: usize| devices.iter().map(|words| words[nth].parse::<u64>().unwrap()).sum::<u64>();

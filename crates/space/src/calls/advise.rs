@@ -4,6 +4,7 @@ use super::page_range;
 use crate::caller::Caller;
 use crate::calls::collapse::{collapse_block, collapse_orders, count_without_folio};
 use crate::calls::populate::{PopulateError, populate_all};
+use crate::calls::remove::remove;
 use crate::calls::swap_in::swap_in_for_collapse;
 use crate::calls::will_need::will_need;
 use crate::error::Error;
@@ -31,6 +32,7 @@ pub(crate) fn madvise<P: Platform>(
             populate_all(caller, range, Some(Access::Write)).map_err(PopulateError::as_advice_error)
         }
         Advice::Collapse => collapse(caller, range),
+        Advice::Remove => remove(caller, range),
         _ => caller.with_reclaim(|| advise_once(caller, range, advice))?,
     }
 }
@@ -107,6 +109,8 @@ pub enum Advice {
     DontNeedLocked,
     /// The contents may be dropped under pressure.
     Free,
+    /// Make a hole in the file, where a shared mapping maps one that is open for writing.
+    Remove,
     /// Not to be copied on fork.
     DontFork,
     /// To be copied on fork.
@@ -413,9 +417,11 @@ fn effect(vma: &VmaSnapshot, advice: Advice) -> Result<Effect, Error> {
         Advice::Random => Ok(Effect::Flags((flags - reading) | VmFlags::RAND_READ)),
         Advice::Sequential => Ok(Effect::Flags((flags - reading) | VmFlags::SEQ_READ)),
         // These never get here: they are calls of their own.
-        Advice::WillNeed | Advice::PopulateRead | Advice::PopulateWrite | Advice::Collapse => {
-            Ok(Effect::None)
-        }
+        Advice::WillNeed
+        | Advice::PopulateRead
+        | Advice::PopulateWrite
+        | Advice::Collapse
+        | Advice::Remove => Ok(Effect::None),
         Advice::DontNeed => refuse_if(flags.intersects(VmFlags::LOCKED | VmFlags::PFNMAP), drop),
         Advice::DontNeedLocked => refuse_if(flags.contains(VmFlags::PFNMAP), drop),
         Advice::Free => refuse_if(

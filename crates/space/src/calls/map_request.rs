@@ -58,7 +58,8 @@ pub struct MappedFile {
     /// The file system wants large mappings aligned for huge pages (ext4, xfs, btrfs).
     pub huge_alignment: bool,
     /// Flags that its mappings get, as a device sets them: WHOLE, IO, DONTEXPAND, DONTCOPY, DONTDUMP. ZEROS
-    /// and PLACES_ITSELF say what the file is like. Others are ignored.
+    /// and PLACES_ITSELF say what the file is like, HIDES_CACHE that it is not the program's. Others are
+    /// ignored.
     pub vm_flags: VmFlags,
 }
 

@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 use quire_arch::{PAGE_SHIFT, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_file::{OpenFile, PageIndex};
 use quire_pagetable::{MappedPage, Walker};
-use quire_vma::Vma;
+use quire_vma::{VmFlags, Vma};
 
 /// Pages that are looked at at once.
 const CHUNK: u64 = 1024;
@@ -53,6 +53,10 @@ pub(crate) fn mincore_of_mapping<P: Platform>(
     let opening = unsafe { snapshot.backing.opening() };
     // SAFETY: VMAs name openings of this machine's files only.
     let file = opening.map(|opening| unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file());
+    if snapshot.flags.contains(VmFlags::HIDES_CACHE) {
+        (0..part.pages()).for_each(|_| tell(true));
+        return Ok(());
+    }
     let is_cached = |addr: VirtAddr| {
         let index = PageIndex::new(snapshot.page_offset_at(addr));
         file.zip(index).is_some_and(|(file, index)| file.has_page(caller.spaces.memcgs(), index))

@@ -1,6 +1,7 @@
 //! An open file that a call holds while nothing is locked.
 
 use super::Spaces;
+use crate::error::Error;
 use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::Platform;
@@ -42,6 +43,21 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         let open = unsafe { OpenFile::<P, Vma>::of(self.opening) };
         let mappers = FileMappers::new(self.spaces.rmap());
         self.spaces.page_cache().sync(open, bytes, true, &mappers)
+    }
+
+    /// Makes a hole of these bytes, which are whole pages.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSupportedByFile`], or the backing's.
+    pub(crate) fn remove(&self, bytes: Range<u64>) -> Result<(), Error> {
+        // SAFETY: as in `sync`.
+        let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
+        if !file.has_holes() {
+            return Err(Error::NotSupportedByFile);
+        }
+        let mappers = FileMappers::new(self.spaces.rmap());
+        self.spaces.page_cache().remove_pages(file, bytes, &mappers).map_err(Error::File)
     }
 
     /// Brings the first of these pages into the cache, as far as the file has them and memory is free, for the

@@ -87,9 +87,6 @@ pub(crate) mod names {
     pub(crate) const fn file_word(page: u64, at: u64) -> u64 {
         (page + 1) << 32 | at << 20 | 0x90
     }
-
-    /// Those that are not built.
-    pub(crate) const NOT_BUILT: &[u64] = &[MADV_REMOVE];
 }
 
 use Argument::{Bits, Number, Signed, Value};

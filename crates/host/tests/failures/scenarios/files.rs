@@ -71,6 +71,12 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     })
     .undone(Undone::Contents)
     .refused(is_short_or_io),
+    Scenario::new("a_file_whose_end_cannot_be_written_does_not_move", written, |scene| {
+        scene.files.borrow()[0].replace_from(PAGE, PAGES * PAGE, || Ok(())).map_err(call_error)
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .succeeded(|scene| assert_eq!(scene.files.borrow()[0].figures().cached, 0)),
     Scenario::new("pages_of_a_file_that_will_be_needed_come_or_not", private, |scene| {
         scene.space.madvise(VirtAddr(BASE), MAPPED * PAGE, Advice::WillNeed)
     })
@@ -86,6 +92,11 @@ fn shared(scene: &Scene<'_>) {
 
 fn private(scene: &Scene<'_>) {
     mapped(scene, MapFlags::empty());
+}
+
+fn written(scene: &Scene<'_>) {
+    mapped(scene, MapFlags::SHARED);
+    write_file(&scene.files.borrow()[0], 2 * PAGE, &[1; 8]);
 }
 
 fn mapped(scene: &Scene<'_>, flags: MapFlags) {

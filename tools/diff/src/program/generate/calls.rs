@@ -166,9 +166,9 @@ impl Generator {
 
     pub(super) fn madvise(&mut self, addr: Word) -> (Call, [Word; 6]) {
         let mut advice = self.random.pick(ADVICE);
-        if self.random.seldom() {
-            // It ends the program.
-            advice = self.random.pick(NOT_BUILT);
+        if self.random.chance(if self.theme.files && !self.theme.shared { 4 } else { 0 }) {
+            // Of memory that is shared without a file it is not built, and ends the program.
+            advice = MADV_REMOVE;
         }
         if advice == MADV_PAGEOUT && (self.theme.shared || self.theme.files) && self.random.chance(90) {
             // Paging out what is cached is not alike yet.

@@ -1,0 +1,50 @@
+//! `madvise` with `MADV_REMOVE`: a hole in a file that is mapped.
+
+use crate::caller::Caller;
+use crate::error::Error;
+use crate::spaces::HeldOpening;
+use quire_arch::{PAGE_SHIFT, Platform, VirtRange};
+use quire_vma::{Backing, VmFlags, VmaSnapshot};
+
+/// Makes holes where the range maps files. As in Linux, nothing is locked while a file is changed, and the
+/// mapping may go meanwhile.
+pub(crate) fn remove<P: Platform>(caller: Caller<'_, P>, range: VirtRange) -> Result<(), Error> {
+    let (mut at, mut hole) = (range.start(), false);
+    while at < range.end() {
+        let (held, bytes) = {
+            let mappings = caller.core.read_mappings(caller.spaces.platform());
+            let vma = mappings.first_ending_after(at).ok_or(Error::NotMapped)?;
+            let part = vma.range().intersect(VirtRange::new(at, range.end()));
+            hole |= vma.range().start() > at;
+            if part.is_empty() {
+                return Err(Error::NotMapped);
+            }
+            at = part.end();
+            let snapshot = vma.snapshot();
+            check(&snapshot)?;
+            // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+            let opening = unsafe { snapshot.backing.opening() };
+            // What other memory is shared has its pages in the tables only.
+            let held = HeldOpening::new(caller.spaces, opening.ok_or(Error::NotSupported)?);
+            let start = snapshot.page_offset_at(part.start()) << PAGE_SHIFT;
+            (held, start..start.saturating_add(part.len()))
+        };
+        held.remove(bytes)?;
+    }
+    if hole { Err(Error::NotMapped) } else { Ok(()) }
+}
+
+/// Whether a hole may be made by the mapping. The order is Linux's.
+fn check(vma: &VmaSnapshot) -> Result<(), Error> {
+    let flags = vma.flags;
+    let is_private = !flags.contains(VmFlags::SHARED);
+    // Linux looks at the file here, not at what its pages are.
+    let has_no_file = vma.backing == Backing::ANONYMOUS && is_private && !flags.contains(VmFlags::HUGETLB);
+    if flags.contains(VmFlags::LOCKED) || has_no_file {
+        return Err(Error::WrongMapping);
+    }
+    if is_private || !flags.contains(VmFlags::MAYWRITE) {
+        return Err(Error::AccessDenied);
+    }
+    Ok(())
+}
