@@ -146,6 +146,11 @@ fn a_new_page_shows_nothing_that_was_in_memory_before() {
             bytes.iter().enumerate().filter(|(at, byte)| **byte != if (50..60).contains(at) { 7 } else { 0 });
         assert_eq!(strays.count(), 0, "page {page}");
     }
+    let short = fixture.create(Disk::new(&[1; 10]).file(), 90 * PAGE);
+    let read = fixture.must_read(short.file(), 0, 90 * PAGE as usize);
+    assert!(
+        read.len() as u64 == 90 * PAGE && read[..10] == [1; 10] && read[10..].iter().all(|byte| *byte == 0)
+    );
 }
 
 #[test]

@@ -250,13 +250,15 @@ fn invalidation_leaves_what_is_in_use() {
     fixture.must_write(file.file(), 3 * PAGE, &[1]);
     fixture.map(file.file(), 50, 1);
     let held = cache.page_in(file.file(), at(70), &fixture.program).unwrap();
-    assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Err(Busy { pages: 3 }));
+    let locked = cache.invalidate(file.file(), IndexRange::ALL);
     let held = held.folio.unlock_and_keep();
-    assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Err(Busy { pages: 3 }));
-    assert_eq!(fixture.files.totals().cached, 3);
+    let unlocked = cache.invalidate(file.file(), IndexRange::ALL);
+    let cached = fixture.files.totals().cached;
     fixture.memcgs.folios().release_folio(held);
+    // Before anything fails: the last close waits for mappings.
     let users = Mapped { fixture: Some(&fixture), ..Mapped::default() };
     quire_file::FileUsers::unmap(&users, file.file(), IndexRange::ALL, true);
+    assert_eq!((locked, unlocked, cached), (Err(Busy { pages: 3 }), Err(Busy { pages: 3 }), 3));
     assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Err(Busy { pages: 1 }));
     fixture.flush(file.file());
     assert_eq!(cache.invalidate(file.file(), IndexRange::ALL), Ok(()));

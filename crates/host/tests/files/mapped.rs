@@ -141,6 +141,8 @@ fn a_child_shares_the_file_and_not_the_copies() {
     assert_eq!(read(&cpu, &space, page(private, 1)), 2);
     write(&cpu, &space, shared, 20);
     let child = space.fork().unwrap();
+    // As in Linux, no entry of the shared mapping is copied.
+    assert_eq!((space.figures().resident_file, child.figures().resident_file), (2 * PAGE, PAGE));
     write(&cpu, &child, private, 11);
     write(&cpu, &child, page(private, 1), 12);
     write(&cpu, &child, page(shared, 2), 30);

@@ -68,3 +68,25 @@ fn a_page_that_a_device_reads_stays_clean() {
     drop(pinned);
     assert_eq!(file.figures().dirty, 0);
 }
+
+#[test]
+fn a_write_by_a_mapping_needs_space() {
+    let machine = machine(16, 1);
+    let (backing, store) = MemoryFile::new(numbered(2));
+    let file = machine.memory().create_file(backing, 2 * PAGE).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 2, RW, MapFlags::SHARED), &file).unwrap();
+    let private = space.mmap_file(&file_request(0, 2, RW, MapFlags::empty()), &file).unwrap();
+    write(&cpu, &space, addr, 5);
+    assert_eq!(read(&cpu, &space, page(addr, 1)), 2);
+    store.full.store(true, Ordering::Relaxed);
+    let refused = Err(AccessError::Fault(FaultError::Bus));
+    assert_eq!(cpu.program(&space).write_u64(page(addr, 1), 6), refused);
+    assert_eq!((file.figures().dirty, read(&cpu, &space, page(addr, 1))), (1, 2));
+    // A page that is dirty has its space, and a copy needs none.
+    write(&cpu, &space, addr, 7);
+    write(&cpu, &space, page(private, 1), 8);
+    store.full.store(false, Ordering::Relaxed);
+    write(&cpu, &space, page(addr, 1), 9);
+    assert_eq!(file.figures().dirty, 2);
+}

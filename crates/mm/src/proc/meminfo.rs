@@ -7,8 +7,9 @@ use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_memcg::LruList;
 
 /// Writes the lines of `/proc/meminfo` for which there are figures. Frames on per-CPU lists count as free; a
-/// page that several spaces map counts in AnonPages or Mapped for each. Before the first swap device anonymous pages
-/// are on no LRU list, and count in none of `Active` to `Unevictable`. Only mlocked pages are unevictable.
+/// page that several spaces map counts in AnonPages or Mapped for each. Before the first swap device
+/// anonymous pages are on no LRU list, and count in none of `Active` to `Unevictable`. Only mlocked pages
+/// are unevictable.
 ///
 /// # Errors
 ///
