@@ -51,18 +51,6 @@ impl Run {
     }
 }
 
-/// A read whose outcome is to be fetched, unless the backing panics.
-struct Unfetched<'r> {
-    request: &'r Request,
-    token: IoToken,
-}
-
-impl Drop for Unfetched<'_> {
-    fn drop(&mut self) {
-        self.request.lose(self.token);
-    }
-}
-
 /// The transfers of one file.
 pub(crate) struct Transfers<'m, P: Platform> {
     frames: &'m Frames<P>,
@@ -101,7 +89,7 @@ impl<'m, P: Platform> Transfers<'m, P> {
         let extent = Extent { first: index.get(), written: 0, bytes };
         let (request, token) = self.begin(extent);
         let run = [PfnRange::new(head, head.offset(1))];
-        let unfetched = Unfetched { request, token };
+        let unfetched = Unfetched { transfers: self, request, token };
         // SAFETY: the page is the caller's, which waits for the end.
         unsafe {
             self.submit(request, &FileIo { direction: Direction::Read, offset, bytes, frames: &run, token });
@@ -279,6 +267,21 @@ impl<'m, P: Platform> Transfers<'m, P> {
             self.reap();
             self.frames.platform().park(backing.wait_key(), &mut || busy() && !backing.has_done());
         }
+    }
+}
+
+/// A read whose outcome is to be fetched, unless the backing panics.
+struct Unfetched<'m, P: Platform> {
+    transfers: Transfers<'m, P>,
+    request: &'m Request,
+    token: IoToken,
+}
+
+impl<P: Platform> Drop for Unfetched<'_, P> {
+    fn drop(&mut self) {
+        self.request.lose(self.token);
+        // There may be room for another one.
+        self.transfers.frames.platform().unpark(self.transfers.file.backing().wait_key());
     }
 }
 

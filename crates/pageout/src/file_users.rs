@@ -8,7 +8,7 @@ use quire_pagetable::{FlushCause, Unmapper, WalkEntry, WalkStep, Walker, Zap};
 use quire_vma::{Mapped, Rmap, Vma};
 
 /// Bytes of a mapping that are unmapped under one pin: some page tables.
-const AT_ONCE: u64 = 32 << 20;
+const AT_ONCE: u64 = 256 << 20;
 
 /// The mappings of the files of a machine, as the page cache needs them.
 pub struct FileMappers<'s, P: Platform>(Rmap<'s, P>);
