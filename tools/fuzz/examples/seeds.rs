@@ -94,6 +94,16 @@ fn main() -> Result<(), Box<dyn Error>> {
             ..ContentSample::default()
         }))
     };
+    let file = |number: u64| {
+        let runs = (0..1000).map(|run| IndexRun { first: run << 35, pages: 1 << 34 }).collect();
+        let change = match number % 4 {
+            0 => FileChange::Size { bytes: FileChange::MOST_BYTES, cause: SizeCause::Seen },
+            1 => FileChange::Cached(runs),
+            2 => FileChange::Evicted(runs),
+            _ => FileChange::Punched(0..FileChange::MOST_BYTES),
+        };
+        EventKind::File(Box::new(FileEvent { device: 1, inode: number / 4 % 2, change }))
+    };
     // Calls for 16 TiB, with their third argument: madvise (MADV_POPULATE_WRITE, MADV_COLLAPSE,
     // MADV_GUARD_INSTALL), mlock, mincore, msync, mprotect, mremap, munmap.
     let calls =
@@ -114,6 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("threads", in_large_mapping((1..MANY as u32).map(|number| clone(number * 1000, true)))?),
         ("uses", in_large_mapping((0..200).map(uses))?),
         ("contents", in_large_mapping((0..100).map(sample))?),
+        ("files", in_large_mapping((0..100).map(file))?),
         ("mappings", recording(forks_of_many_mappings)?),
         ("images", recording((0..30).map(|_| image(small_mappings(1000))))?),
         ("lost", in_large_mapping(loses)?),

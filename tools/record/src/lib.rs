@@ -292,6 +292,8 @@ fn header(options: &RecordOptions, attached: &Attached) -> TraceHeader {
         }),
         pressure: options.pressure,
         shown_limit: options.shown_limit.as_ref().map(|shown| shown.bytes),
+        fault_around: system::fault_around().unwrap_or(TraceHeader::default().fault_around),
+        read_ahead: system::read_ahead(&options.command[0]),
         started: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         command: options.command.iter().map(|word| word.as_bytes().into()).collect(),
     }

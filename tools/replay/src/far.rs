@@ -5,7 +5,7 @@
 //! through.
 
 use super::overlap::changes;
-use quire_trace::event::{CallDetail, Event, EventKind, TaskId, Window};
+use quire_trace::event::{CallDetail, Event, EventKind, FileChange, TaskId, Window};
 use std::collections::{HashMap, VecDeque};
 use std::mem::{size_of, size_of_val};
 
@@ -136,6 +136,13 @@ pub(super) fn bytes_of(event: &Event) -> usize {
         EventKind::Figures(figures) => size_of_val(&**figures),
         EventKind::Reuse(reuse) => size_of_val(&*reuse.runs),
         EventKind::Contents(sample) => size_of_val(&**sample) + size_of_val(&*sample.pages),
+        EventKind::File(file) => {
+            let runs = match &file.change {
+                FileChange::Cached(runs) | FileChange::Evicted(runs) => size_of_val(&**runs),
+                FileChange::Size { .. } | FileChange::Punched(_) => 0,
+            };
+            size_of_val(&**file) + runs
+        }
         _ => 0,
     };
     size_of::<Event>() + more

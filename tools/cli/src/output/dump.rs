@@ -4,7 +4,9 @@ use super::command_line;
 use quire_mm::abi::CallNumber;
 use quire_output::Shown;
 use quire_trace::event::ThpDisable;
-use quire_trace::event::{Call, CallDetail, Event, EventKind, ExecImage, Fault};
+use quire_trace::event::{
+    Call, CallDetail, Event, EventKind, ExecImage, Fault, FileChange, FileEvent, IndexRun,
+};
 use quire_trace::format::{HostSettings, TraceHeader, Trailer};
 use std::io::{self, Write};
 
@@ -24,6 +26,8 @@ pub(crate) fn header(out: &mut impl Write, header: &TraceHeader) -> io::Result<(
     if let Some(limit) = header.shown_limit {
         writeln!(out, "limit: the program was shown a memory limit of {limit} bytes")?;
     }
+    let ahead = header.read_ahead.map_or("unknown".to_owned(), |bytes| bytes.to_string());
+    writeln!(out, "    fault_around_bytes {}, read-ahead {ahead}", header.fault_around)?;
     header.settings.as_ref().map_or(Ok(()), |settings| host_settings(out, settings))
 }
 
@@ -84,8 +88,26 @@ pub(crate) fn event(out: &mut impl Write, event: &Event) -> io::Result<()> {
             }
         }
         EventKind::Exec(image) => print_image(out, image),
+        EventKind::File(file) => print_file(out, file),
         kind => writeln!(out, "{kind:?}"),
     }
+}
+
+fn print_file(out: &mut impl Write, file: &FileEvent) -> io::Result<()> {
+    write!(out, "file {:x}:{} ", file.device, file.inode)?;
+    match &file.change {
+        FileChange::Size { bytes, cause } => writeln!(out, "{bytes} bytes, {cause:?}"),
+        FileChange::Punched(bytes) => writeln!(out, "punched {:#x}-{:#x}", bytes.start, bytes.end),
+        FileChange::Cached(runs) => print_runs(out, "cached", runs),
+        FileChange::Evicted(runs) => print_runs(out, "evicted", runs),
+    }
+}
+
+fn print_runs(out: &mut impl Write, what: &str, runs: &[IndexRun]) -> io::Result<()> {
+    let pages: u64 = runs.iter().map(|run| run.pages).sum();
+    write!(out, "{what} {pages} pages")?;
+    runs.iter().try_for_each(|run| write!(out, " {}+{}", run.first, run.pages))?;
+    writeln!(out)
 }
 
 fn print_image(out: &mut impl Write, image: &ExecImage) -> io::Result<()> {

@@ -61,7 +61,14 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
             inferred: what == 8,
         }),
         10..=19 => EventKind::Call(call(bytes)),
-        20 => EventKind::Privileges(privileges(bytes.byte())),
+        20 => match bytes.byte() {
+            bits @ 0..128 => EventKind::Privileges(privileges(bits)),
+            inode => EventKind::File(Box::new(FileEvent {
+                device: 1,
+                inode: u64::from(inode & 3),
+                change: file_change(bytes),
+            })),
+        },
         21 | 22 => {
             let (child, bits) = (bytes.byte(), bytes.byte());
             let child = if child < 250 { u32::from(child & 7) } else { u32::from(child) << 17 };
@@ -135,6 +142,32 @@ fn page_samples(bytes: &mut Bytes<'_>) -> Vec<PageSample> {
         },
     };
     (0..bytes.byte() % 5).map(|_| sample(bytes)).collect()
+}
+
+fn file_change(bytes: &mut Bytes<'_>) -> FileChange {
+    match bytes.byte() {
+        0..64 => {
+            let cause = bytes.pick(&[SizeCause::Call, SizeCause::Seen]);
+            FileChange::Size { bytes: length(bytes) & FileChange::MOST_BYTES, cause }
+        }
+        64..100 => {
+            let start = length(bytes) >> 2;
+            FileChange::Punched(start..start + (length(bytes) >> 2).max(1))
+        }
+        100..200 => FileChange::Cached(index_runs(bytes)),
+        _ => FileChange::Evicted(index_runs(bytes)),
+    }
+}
+
+fn index_runs(bytes: &mut Bytes<'_>) -> Vec<IndexRun> {
+    let mut next = 0;
+    let runs = (0..bytes.byte() % 5).map(|_| {
+        let first = next + (length(bytes) >> 16);
+        let run = IndexRun { first, pages: (length(bytes) >> 16).max(1) };
+        next = run.end() + 1;
+        run
+    });
+    runs.collect()
 }
 
 fn privileges(bits: u8) -> Privileges {

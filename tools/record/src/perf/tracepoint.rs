@@ -1,13 +1,10 @@
 //! Finding tracepoints.
 //!
-//! Their numbers are in tracefs. If it is not mounted, a detached mount is made: it has no place in the file
-//! system, no other process sees it, and it is removed with its descriptor.
+//! Their numbers are in tracefs. If it is not mounted, a detached mount is made.
 
-use rustix::fs::{Mode, OFlags, openat};
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use crate::sys::mount;
 use std::fs;
 use std::io;
-use std::os::fd::OwnedFd;
 
 /// Where the two fields of a tracepoint that are read are in its raw bytes.
 pub(super) type Offsets = [usize; 2];
@@ -57,8 +54,8 @@ impl Tracepoint {
     }
 
     fn find_in_detached_mount<const N: usize>(known: [Known; N]) -> io::Result<[Self; N]> {
-        let mount = detached_mount()?;
-        find(known, &|path| read_at(&mount, &path))
+        let mount = mount::detached(c"tracefs")?;
+        find(known, &|path| mount::read_in(&mount, &path))
     }
 }
 
@@ -88,17 +85,6 @@ fn parse(id: &str, format: &str, fields: [(&str, usize); 2]) -> Option<Tracepoin
     };
     let [first, second] = fields;
     Some(Tracepoint { id: id.trim().parse().ok()?, offsets: [offset(first)?, offset(second)?] })
-}
-
-fn detached_mount() -> io::Result<OwnedFd> {
-    let context = fsopen("tracefs", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(&context)?;
-    Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
-}
-
-fn read_at(directory: &OwnedFd, path: &str) -> io::Result<String> {
-    let file = openat(directory, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    io::read_to_string(fs::File::from(file))
 }
 
 #[cfg(test)]

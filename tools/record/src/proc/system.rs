@@ -1,9 +1,12 @@
 //! Facts of the whole machine.
 
 use super::Keyed;
+use crate::sys::mount;
 use quire_trace::event::ThpMode;
-use std::ffi::CStr;
+use std::ffi::{CStr, OsStr};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 /// A number from a file of `/proc/sys`.
 pub(crate) fn sysctl(name: &str) -> Option<u64> {
@@ -55,6 +58,32 @@ pub(crate) fn thp() -> ThpMode {
         Some("never") => ThpMode::Never,
         _ => ThpMode::Unknown,
     }
+}
+
+/// Bytes that Linux maps around a page of a file that is touched. `None` where debugfs cannot be read.
+pub(crate) fn fault_around() -> Option<u64> {
+    const NAME: &str = "fault_around_bytes";
+    let text = fs::read_to_string(format!("/sys/kernel/debug/{NAME}"))
+        .or_else(|_| mount::read_in(&mount::detached(c"debugfs")?, NAME));
+    text.ok()?.trim().parse().ok()
+}
+
+/// Bytes that Linux reads ahead of files of the file system that a program lies on.
+pub(crate) fn read_ahead(program: &OsStr) -> Option<u64> {
+    let device = fs::metadata(program_file(program)?).ok()?.dev();
+    let (major, minor) = (libc::major(device), libc::minor(device));
+    let text = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).ok()?;
+    text.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// The file of a program, which is searched for as exec does.
+fn program_file(program: &OsStr) -> Option<PathBuf> {
+    let direct = Path::new(program);
+    if direct.components().count() > 1 {
+        return Some(direct.to_path_buf());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// Bytes of RAM and of swap space.

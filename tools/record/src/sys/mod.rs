@@ -5,6 +5,7 @@
 
 pub(crate) mod descriptor;
 pub(crate) mod memory;
+pub(crate) mod mount;
 pub(crate) mod priority;
 pub(crate) mod process;
 pub(crate) mod ptrace;

@@ -159,6 +159,7 @@ impl Model {
             | EventKind::Compressibility(_)
             | EventKind::Contents(_)
             | EventKind::Window(_)
+            | EventKind::File(_)
             | EventKind::Privileges(_) => {}
         }
     }

@@ -339,7 +339,7 @@ impl<'m> RunningReplay<'m> {
             EventKind::Limit(limit) => self.limit(limit),
             EventKind::Figures(figures) => self.figures(event.task, figures),
             EventKind::Reuse(reuse) => self.reuse(event, reuse),
-            EventKind::Compressibility(_) | EventKind::Contents(_) => {}
+            EventKind::Compressibility(_) | EventKind::Contents(_) | EventKind::File(_) => {}
             EventKind::Privileges(privileges) => self.privileges(event.task, *privileges),
             EventKind::Exit(status) => self.exit(event.task, *status),
             EventKind::Lost(lost) => {

@@ -3,6 +3,7 @@
 mod call;
 mod fault;
 mod figures;
+mod file;
 mod image;
 mod privileges;
 mod reuse;
@@ -12,6 +13,7 @@ pub use call::{C_LIBRARIES, SYS_MAP_SHADOW_STACK, is_error};
 pub use call::{Call, CallDetail, FileFacts, FileKind, HeldInMemory, Limit, LimitKind, MapTrial};
 pub use fault::{Access, Denial, Fault, Mode, Outcome};
 pub use figures::{FiguresCause, LinuxFigures};
+pub use file::{FileChange, FileChangeError, FileEvent, IndexRun, SizeCause};
 pub use image::{
     Abi, BaseSource, Direction, ExecImage, Limits, Mapping, MmapBase, PageRun, Rlimit, ThpMode, VmFlags,
 };
@@ -76,6 +78,8 @@ pub enum EventKind {
     Contents(Box<ContentSample>),
     /// The next call of the thread, which is the next event, overlaps with calls of other threads.
     Window(Window),
+    /// What is known of a mapped file from here on. The thread changed it, or maps it next.
+    File(Box<FileEvent>),
 }
 
 /// A new thread or process.
@@ -167,7 +171,7 @@ pub enum Unsupported {
 
 impl EventKind {
     /// The number of different kinds.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 15;
 
     /// Names of the kinds, in the order of [`EventKind::index`].
     pub const NAMES: [&'static str; Self::COUNT] = [
@@ -185,6 +189,7 @@ impl EventKind {
         "privileges",
         "contents",
         "window",
+        "file",
     ];
 
     /// The place of this kind in a table of all kinds.
@@ -205,6 +210,7 @@ impl EventKind {
             Self::Privileges(_) => 11,
             Self::Contents(_) => 12,
             Self::Window(_) => 13,
+            Self::File(_) => 14,
         }
     }
 }

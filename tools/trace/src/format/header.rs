@@ -37,11 +37,21 @@ pub struct TraceHeader {
     /// The memory limit that the program was shown instead of its own, in bytes, so that it sized itself by
     /// that. `None`: none, as in versions 1 to 8 of the format.
     pub shown_limit: Option<u64>,
+    /// Bytes that Linux maps around a page of a file that is touched, as far as they are cached
+    /// (`fault_around_bytes` of debugfs). Linux's default where the recorder could not read it, and in
+    /// versions 1 to 11 of the format.
+    pub fault_around: u64,
+    /// Bytes that Linux reads ahead of a file (`read_ahead_kb` of the file system of the program). `None`: not
+    /// known, as in versions 1 to 11 of the format.
+    pub read_ahead: Option<u64>,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,
     /// The command that was recorded: the program and its arguments.
     pub command: Vec<Box<[u8]>>,
 }
+
+/// `fault_around_bytes` of a Linux that was not told another one.
+const DEFAULT_FAULT_AROUND: u64 = 64 << 10;
 
 /// Of a recording that was imported or made up: pages of 4 KiB, one CPU, and nothing known of a host.
 impl Default for TraceHeader {
@@ -60,6 +70,8 @@ impl Default for TraceHeader {
             settings: None,
             pressure: None,
             shown_limit: None,
+            fault_around: DEFAULT_FAULT_AROUND,
+            read_ahead: None,
             started: 0,
             command: Vec::new(),
         }
@@ -212,6 +224,8 @@ wire!(TraceHeader {
     settings(since FOUR, before None),
     pressure(since FIVE, before None),
     shown_limit(since NINE, before None),
+    fault_around(since TWELVE, before DEFAULT_FAULT_AROUND),
+    read_ahead(since TWELVE, before None),
     started,
     command,
 });

@@ -24,6 +24,8 @@ impl Version {
     pub(crate) const NINE: Self = Self(9);
     /// The first that says what a file in memory had when it was mapped.
     pub(crate) const ELEVEN: Self = Self(11);
+    /// The first that says how long mapped files are and what of them is cached.
+    pub(crate) const TWELVE: Self = Self(12);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {
@@ -46,6 +48,8 @@ impl Version {
             3 | 4 => 12,
             // Up to `Contents`.
             5..=9 => 13,
+            // Up to `Window`.
+            10 | 11 => 14,
             _ => EventKind::COUNT,
         }
     }

@@ -66,6 +66,12 @@ impl<W: Write> TraceWriter<W> {
             let kind = TraceErrorKind::Malformed { part: "one event", reason };
             return Err(TraceError::new(self.offset, kind));
         }
+        if let EventKind::File(file) = &event.kind
+            && let Err(wrong) = file.change.check()
+        {
+            let kind = TraceErrorKind::Malformed { part: "one event", reason: wrong.reason() };
+            return Err(TraceError::new(self.offset, kind));
+        }
         let before = self.encoder.bytes().len();
         self.encoder.event(event);
         let size = (self.encoder.bytes().len() - before) as u64;

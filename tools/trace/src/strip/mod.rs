@@ -129,6 +129,7 @@ impl Stripper {
                 CallDetail::Name(Some(name)) => *name = self.names.given(name),
                 _ => {}
             },
+            EventKind::File(file) => (file.device, file.inode) = self.inode(file.device, file.inode),
             _ => {}
         }
     }

@@ -7,10 +7,10 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use quire_trace::event::{
     Abi, Access, BaseSource, Call, CallDetail, CloneFacts, Compressibility, ContentSample, Denial, Direction,
-    Event, EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileFacts, FileKind,
-    HeldInMemory, Limit, LimitKind, Limits, LinuxFigures, Lost, LostCause, MapTrial, Mapping, MmapBase, Mode,
-    Outcome, PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess, ReuseRun, ReuseSource,
-    Rlimit, TaskId, ThpDisable, ThpMode, Unsupported, VmFlags, Window,
+    Event, EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileChange, FileEvent, FileFacts,
+    FileKind, HeldInMemory, IndexRun, Limit, LimitKind, Limits, LinuxFigures, Lost, LostCause, MapTrial,
+    Mapping, MmapBase, Mode, Outcome, PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess,
+    ReuseRun, ReuseSource, Rlimit, SizeCause, TaskId, ThpDisable, ThpMode, Unsupported, VmFlags, Window,
 };
 use quire_trace::format::{
     CallSource, FORMAT_VERSION, FaultSource, HostSettings, Pressure, TraceErrorKind, TraceHeader,
@@ -48,6 +48,8 @@ pub(crate) fn header() -> TraceHeader {
         settings: Some(settings()),
         pressure: Some(Pressure::of_sample(3 << 20, 8, 5).in_small_blocks()),
         shown_limit: Some(5 << 20),
+        fault_around: 16 << 10,
+        read_ahead: Some(128 << 10),
         started: 1_700_000_000,
         command: vec![(*b"ls").into(), (*b"\xff\xfe").into()],
     }
@@ -282,9 +284,42 @@ fn reuse() -> impl Strategy<Value = EventKind> {
     prop_oneof![3 => reuse, 1 => sample, 1 => contents]
 }
 
+fn file_event() -> impl Strategy<Value = EventKind> {
+    // The pages between two runs, and of each.
+    let runs = || {
+        vec((0_u64..1 << 40, 1_u64..1 << 40), 0..9).prop_map(|steps| {
+            let mut next = 0;
+            let runs = steps.into_iter().map(|(gap, pages)| {
+                let first = next + gap;
+                next = first + pages + 1;
+                IndexRun { first, pages }
+            });
+            runs.collect::<Vec<_>>()
+        })
+    };
+    let length = || number().prop_map(|bytes| bytes >> 1);
+    let cause = one_of!(SizeCause: Call, Seen);
+    let change = prop_oneof![
+        (length(), cause).prop_map(|(bytes, cause)| FileChange::Size { bytes, cause }),
+        (number(), 1_u64..1 << 60)
+            .prop_map(|(start, bytes)| FileChange::Punched(start >> 2..(start >> 2) + bytes)),
+        runs().prop_map(FileChange::Cached),
+        runs().prop_map(FileChange::Evicted),
+    ];
+    (number(), number(), change)
+        .prop_map(|(device, inode, change)| EventKind::File(Box::new(FileEvent { device, inode, change })))
+}
+
 fn event() -> impl Strategy<Value = Event> {
-    let kind =
-        prop_oneof![8 => fault(), 4 => call(), 1 => exec(), 1 => figures(), 3 => other(), 2 => reuse()];
+    let kind = prop_oneof![
+        8 => fault(),
+        4 => call(),
+        1 => exec(),
+        1 => figures(),
+        3 => other(),
+        2 => reuse(),
+        2 => file_event(),
+    ];
     // Few threads and CPUs, so that they repeat, and some far away.
     let task = prop_oneof![4 => 0_u32..4, 1 => any::<u32>()];
     let cpu = prop_oneof![4 => 0_u32..2, 1 => any::<u32>()];
@@ -501,16 +536,16 @@ fn replace_contents(file: &mut Vec<u8>, at: usize, change: impl Fn(&mut Vec<u8>)
     file.splice(at + 36..at + 36 + old, contents);
 }
 
-/// Makes the header of a file one of version 1 to 6, which has no shown limit, and does not end with the
-/// version.
+/// Makes the header of a file one of version 1 to 6, which has no shown limit and nothing of files, and does not
+/// end with the version.
 fn set_version(file: &mut Vec<u8>, version: u8) {
     file[8] = version;
     replace_contents(file, 12, |contents| {
         assert_eq!(contents.pop().map(u16::from), Some(FORMAT_VERSION));
-        // There is one, of 5 MiB.
-        let limit = [1, 0x80, 0x80, 0xc0, 2];
-        let at = contents.windows(5).rposition(|bytes| bytes == limit).unwrap();
-        contents.drain(at..at + 5);
+        // A limit of 5 MiB, 16 KiB around a fault and 128 KiB ahead.
+        let later = [1, 0x80, 0x80, 0xc0, 2, 0x80, 0x80, 1, 1, 0x80, 0x80, 8];
+        let at = contents.windows(12).rposition(|bytes| bytes == later).unwrap();
+        contents.drain(at..at + 12);
     });
 }
 
@@ -632,6 +667,26 @@ fn an_event_names_no_more_pages_than_a_reader_takes() {
     for runs in [vec![run(Reuse::MOST_PAGES), run(1)], vec![run(u64::MAX), run(u64::MAX)]] {
         let mut writer = TraceWriter::new(Vec::new(), &header(), 3).unwrap();
         assert!(writer.push(&event(reuse(runs))).is_err());
+    }
+}
+
+#[test]
+fn a_change_of_a_file_that_no_reader_takes_is_not_written() {
+    let event = |runs: Vec<IndexRun>| {
+        let change = FileChange::Cached(runs);
+        let kind = EventKind::File(Box::new(FileEvent { device: 1, inode: 2, change }));
+        Event { time_ns: 0, task: TaskId(0), cpu: 0, kind }
+    };
+    let many =
+        |count: usize| (0..count as u64).map(|number| IndexRun { first: number * 3, pages: 2 }).collect();
+    let most = event(many(FileChange::MOST_RUNS));
+    let file = write(std::slice::from_ref(&most), 1);
+    assert_eq!(TraceReader::new(&file[..]).unwrap().next().unwrap().unwrap(), most);
+    let touching = vec![IndexRun { first: 0, pages: 1 }, IndexRun { first: 1, pages: 1 }];
+    for wrong in [event(many(FileChange::MOST_RUNS + 1)), event(touching)] {
+        let mut writer = TraceWriter::new(Vec::new(), &header(), 3).unwrap();
+        let error = writer.push(&wrong).unwrap_err();
+        assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
     }
 }
 

@@ -2,8 +2,8 @@
 //! them.
 
 use quire_trace::event::{
-    Event, EventKind, ExecGain, ExecImage, ExitStatus, FileKind, HeldInMemory, PageContents, PageSample,
-    Privileges, Window,
+    Event, EventKind, ExecGain, ExecImage, ExitStatus, FileChange, FileEvent, FileKind, HeldInMemory,
+    IndexRun, PageContents, PageSample, Privileges, SizeCause, Window,
 };
 use quire_trace::format::{TraceErrorKind, TraceReader, UseSource};
 
@@ -13,6 +13,7 @@ const EXEC: u8 = 3;
 const EXIT: u8 = 6;
 const CONTENTS: u8 = 12;
 const WINDOW: u8 = 13;
+const FILE: u8 = 14;
 
 /// A varint of a small number is the number.
 fn small(number: u8) -> u8 {
@@ -64,6 +65,10 @@ fn header(version: u8) -> Vec<u8> {
     if version >= 9 {
         // No shown limit.
         out.push(0);
+    }
+    if version >= 12 {
+        // 16 bytes around a fault, 32 ahead.
+        out.extend([16, 1, 32]);
     }
     // Started in 7, one argument.
     out.extend([7, 1]);
@@ -252,6 +257,38 @@ fn what_a_file_in_memory_had_is_new_in_version_11() {
         let error = read(version, len).unwrap_err();
         assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{version}: {error}");
     }
+}
+
+/// Versions before 12 know nothing of the lengths of files, of what is cached and of what Linux reads.
+#[test]
+fn what_is_known_of_files_is_new_in_version_12() {
+    let size = |cause| FileChange::Size { bytes: 9, cause };
+    let changes: [(&[u8], FileChange); 5] = [
+        (&[0, 9], size(SizeCause::Call)),
+        (&[1, 9], size(SizeCause::Seen)),
+        (&[2, 5, 4], FileChange::Punched(5..9)),
+        (&[3, 2, 0, 1, 4, 2], FileChange::Cached(vec![run(0, 1), run(5, 2)])),
+        (&[4, 1, 7, 3], FileChange::Evicted(vec![run(7, 3)])),
+    ];
+    for (bytes, change) in changes {
+        // Of the same thread and CPU, at time 0: device 6, inode 7.
+        let event = [&[0x30 | FILE, 0, 6, 7], bytes].concat();
+        let file = |version, kinds| file(version, kinds, FILE, &event);
+        let new = file(12, 15);
+        let mut reader = TraceReader::new(&new[..]).unwrap();
+        assert_eq!((reader.header().fault_around, reader.header().read_ahead), (16, Some(32)));
+        let events = (&mut reader).collect::<Result<Vec<Event>, _>>().unwrap();
+        assert_eq!(events[0].kind, EventKind::File(Box::new(FileEvent { device: 6, inode: 7, change })));
+        let old = file(11, 15);
+        let mut reader = TraceReader::new(&old[..]).unwrap();
+        assert_eq!((reader.header().fault_around, reader.header().read_ahead), (64 << 10, None));
+        let error = (&mut reader).collect::<Result<Vec<Event>, _>>().unwrap_err();
+        assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
+    }
+}
+
+fn run(first: u64, pages: u64) -> IndexRun {
+    IndexRun { first, pages }
 }
 
 #[test]

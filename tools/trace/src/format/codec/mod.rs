@@ -6,6 +6,7 @@
 mod call;
 mod codes;
 mod figures;
+mod file;
 mod image;
 mod reuse;
 
@@ -106,6 +107,7 @@ impl BlockEncoder {
             EventKind::Privileges(privileges) => privileges.put(&mut self.out),
             EventKind::Contents(sample) => sample.put(&mut self.out),
             EventKind::Window(window) => window.put(&mut self.out),
+            EventKind::File(file) => file.put(&mut self.out),
         }
     }
 
@@ -177,6 +179,7 @@ impl BlockDecoder {
             11 => EventKind::Privileges(Wire::get(&mut cursor)?),
             12 => EventKind::Contents(Box::new(Wire::get(&mut cursor)?)),
             13 => EventKind::Window(Wire::get(&mut cursor)?),
+            14 => EventKind::File(Box::new(Wire::get(&mut cursor)?)),
             _ => return Err(Malformed("unknown kind of event")),
         };
         self.at = cursor.position();
