@@ -39,6 +39,9 @@ pub(super) trait Upcoming {
     /// The event of this number, if [`changes`](Self::changes) has come to it, or it is one of a call of
     /// [`far`](Self::far) with its window.
     fn get(&self, number: u64) -> Option<&Event>;
+
+    /// The event of this number, which is one of the next few.
+    fn near(&mut self, number: u64) -> Option<&Event>;
 }
 
 /// Events, with a look ahead where it is asked for.
@@ -73,25 +76,9 @@ impl<'f, E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Ahead<'f, 
         self.take_known()
     }
 
-    fn take_known(&mut self) -> Option<Result<E, TraceError>> {
-        let event = match self.buffer.pop_front() {
-            Some(event) => {
-                self.bytes -= bytes_of_item(&event);
-                event
-            }
-            None => self.events.next()?,
-        };
-        self.taken += 1;
-        while self.changes.front().is_some_and(|change| change.number < self.taken) {
-            self.changes.pop_front();
-        }
-        Some(event)
-    }
-}
-
-impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for Ahead<'_, E, I> {
-    fn changes(&mut self) -> &VecDeque<LaterCall> {
-        while self.buffer.len() < MOST_AHEAD
+    /// Looks ahead at so many events, as far as one may.
+    fn fill(&mut self, most: usize) {
+        while self.buffer.len() < most
             && self.bytes < MOST_BYTES
             && let Some(item) = self.events.next()
         {
@@ -117,6 +104,27 @@ impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for A
             self.bytes += bytes_of_item(&item);
             self.buffer.push_back(item);
         }
+    }
+
+    fn take_known(&mut self) -> Option<Result<E, TraceError>> {
+        let event = match self.buffer.pop_front() {
+            Some(event) => {
+                self.bytes -= bytes_of_item(&event);
+                event
+            }
+            None => self.events.next()?,
+        };
+        self.taken += 1;
+        while self.changes.front().is_some_and(|change| change.number < self.taken) {
+            self.changes.pop_front();
+        }
+        Some(event)
+    }
+}
+
+impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for Ahead<'_, E, I> {
+    fn changes(&mut self) -> &VecDeque<LaterCall> {
+        self.fill(MOST_AHEAD);
         &self.changes
     }
 
@@ -148,6 +156,12 @@ impl<E: Borrow<Event>, I: Iterator<Item = Result<E, TraceError>>> Upcoming for A
         }
         let far = self.far.partition_point(|change| change.number < number);
         self.far.get(far)?.get(number)
+    }
+
+    fn near(&mut self, number: u64) -> Option<&Event> {
+        let place = usize::try_from(number.checked_sub(self.taken)?).ok()?;
+        self.fill(place.saturating_add(1).min(MOST_AHEAD));
+        self.buffer.get(place)?.as_ref().ok().map(Borrow::borrow)
     }
 }
 

@@ -46,13 +46,15 @@ pub(super) fn populated_bytes(call: &Call) -> u64 {
 pub(super) fn replay(
     space: &HostSpace<'_>,
     call: &Call,
-    files: &mut FileIds,
+    files: &mut FileIds<'_>,
     same_settings: bool,
 ) -> Verdict {
     let [_, len, protection, flags, ..] = call.args;
     let populates = i64::from(call.number) == libc::SYS_mmap && flags & MAP_POPULATE != 0;
     let bytes = populated_bytes(call);
-    if !populates || bytes >= len {
+    // Of a file whose size is known no more than it has comes in.
+    let is_known = call.file().is_some_and(|facts| files.knows(facts));
+    if !populates || bytes >= len || is_known {
         return replay_whole(space, call, files, same_settings);
     }
     let mut without = call.clone();
@@ -70,7 +72,7 @@ pub(super) fn replay(
 }
 
 /// Makes a call that populates all that it maps, or nothing, and compares.
-fn replay_whole(space: &HostSpace<'_>, call: &Call, files: &mut FileIds, same_settings: bool) -> Verdict {
+fn replay_whole(space: &HostSpace<'_>, call: &Call, files: &mut FileIds<'_>, same_settings: bool) -> Verdict {
     if let Some(verdict) = beside_memory(call) {
         return verdict;
     }
@@ -93,7 +95,7 @@ fn replay_whole(space: &HostSpace<'_>, call: &Call, files: &mut FileIds, same_se
         return not_built(space, call, files, "mmap of a file of huge pages".to_owned());
     }
     let outcome = if failed::has_failed(call) {
-        failed::make(space, call, &file)
+        failed::make(space, call, &file, files)
     } else {
         abi::call(space, number, call.args, &file, &FaultIn(space))
     };
@@ -110,7 +112,7 @@ fn replay_whole(space: &HostSpace<'_>, call: &Call, files: &mut FileIds, same_se
             "{} of files and shared memory",
             names::of_form(number, &call.args)
         ))),
-        Some(_) if failed::may_pass_end_of_file(space, call) => Verdict::Unsupported(Gap(format!(
+        Some(_) if failed::may_pass_end_of_file(space, call, files) => Verdict::Unsupported(Gap(format!(
             "{} past the end of a file",
             names::of_form(number, &call.args)
         ))),
@@ -155,7 +157,7 @@ fn is_random_place(call: &Call, ours: i64) -> bool {
 }
 
 /// Moves the mapping that `call` made at `ours` to Linux's address; `false` if that is not free.
-fn move_there(space: &HostSpace<'_>, call: &Call, ours: i64, file: &RecordedFile<'_>) -> bool {
+fn move_there(space: &HostSpace<'_>, call: &Call, ours: i64, file: &RecordedFile<'_, '_>) -> bool {
     let [_, len, protection, flags, descriptor, offset] = call.args;
     if space.munmap(VirtAddr(ours as u64), len).is_err() {
         return false;
@@ -195,7 +197,7 @@ fn needs_page_cache(space: &HostSpace<'_>, call: &Call, number: CallNumber) -> b
 }
 
 /// A call that succeeded on Linux, and that is not built.
-fn not_built(space: &HostSpace<'_>, call: &Call, files: &mut FileIds, what: String) -> Verdict {
+fn not_built(space: &HostSpace<'_>, call: &Call, files: &mut FileIds<'_>, what: String) -> Verdict {
     if CallNumber::from_raw(call.number) != CallNumber::Mmap {
         unbuilt::apply(space, call, files);
     } else if call.errno().is_none() {
@@ -206,7 +208,7 @@ fn not_built(space: &HostSpace<'_>, call: &Call, files: &mut FileIds, what: Stri
 }
 
 /// Maps what Linux mapped at Linux's address, with these additional flags.
-fn map_again(space: &HostSpace<'_>, call: &Call, file: &RecordedFile<'_>, besides: u64) {
+fn map_again(space: &HostSpace<'_>, call: &Call, file: &RecordedFile<'_, '_>, besides: u64) {
     let linux = call.result as u64;
     let [_, len, protection, flags, descriptor, offset] = call.args;
     let flags = (flags | MAP_FIXED | besides) & !MAP_FIXED_NOREPLACE;
@@ -223,7 +225,7 @@ fn catch_up(
     call: &Call,
     number: CallNumber,
     outcome: CallOutcome,
-    file: &RecordedFile<'_>,
+    file: &RecordedFile<'_, '_>,
 ) {
     let linux = call.errno().is_none().then_some(call.result as u64);
     let ours = if let CallOutcome::Done(value) = outcome { Some(value) } else { None };

@@ -4,6 +4,7 @@
 //! here, that is a difference; it must not fill the machine.
 
 use crate::args::{MAP_POPULATE, MLOCK_ONFAULT};
+use crate::files::FileIds;
 use crate::overlap::pages_of;
 use crate::space::HostSpace;
 use quire_arch::{VirtAddr, VirtRange};
@@ -69,7 +70,12 @@ pub(super) fn on_fault(number: CallNumber, mut args: [u64; 6]) -> (CallNumber, [
 }
 
 /// Makes `call`, which failed in the recording. What it brings in is what it did on Linux before it failed.
-pub(super) fn make(space: &HostSpace<'_>, call: &Call, files: &impl Files<HostPlatform>) -> CallOutcome {
+pub(super) fn make(
+    space: &HostSpace<'_>,
+    call: &Call,
+    files: &impl Files<HostPlatform>,
+    known: &FileIds<'_>,
+) -> CallOutcome {
     let number = CallNumber::from_raw(call.number);
     let made = |space: &HostSpace<'_>, (number, args)| abi::call(space, number, args, files, &FaultIn(space));
     let without_population = space::without_population(space);
@@ -94,15 +100,15 @@ pub(super) fn make(space: &HostSpace<'_>, call: &Call, files: &impl Files<HostPl
     }
     // A mapping of a driver is not marked to be locked on fault, and would come in.
     let outcome = made(&without_population, unpopulated);
-    if matches!(outcome, CallOutcome::Done(_)) && !meets_refusal(space, call) {
+    if matches!(outcome, CallOutcome::Done(_)) && !meets_refusal(space, call, known) {
         return outcome;
     }
     // It fails in the same way, and changes what Linux has changed then; or at the same page.
     made(space, whole)
 }
 
-/// Whether `call` meets a mapping whose pages do not come in.
-fn meets_refusal(space: &HostSpace<'_>, call: &Call) -> bool {
+/// Whether `call` meets a mapping whose pages do not come in, or one that goes on where its file has ended.
+fn meets_refusal(space: &HostSpace<'_>, call: &Call, known: &FileIds<'_>) -> bool {
     let Some(refusal) = refusal(call) else { return false };
     let access = match refusal {
         Refusal::Inaccessible => VmFlags::ACCESS,
@@ -115,6 +121,7 @@ fn meets_refusal(space: &HostSpace<'_>, call: &Call) -> bool {
     space.mappings().for_each_in(start, end, |mapping| {
         let device = mapping.flags.intersects(VmFlags::IO | VmFlags::PFNMAP);
         meets |= !mapping.flags.intersects(access) || device && refusal != Refusal::Inaccessible;
+        meets |= known.is_past_end(&mapping, end);
     });
     if !meets && refusal == Refusal::Inaccessible {
         let note = |_, state| meets |= state == PageState::Guard;
@@ -123,9 +130,9 @@ fn meets_refusal(space: &HostSpace<'_>, call: &Call) -> bool {
     meets
 }
 
-/// Whether `call` failed where Linux had no page to map: it locks or populates a mapping past the end of its
-/// file. A replay does not follow how long files are.
-pub(super) fn may_pass_end_of_file(space: &HostSpace<'_>, call: &Call) -> bool {
+/// Whether `call` failed where Linux had no page to map: it locks or populates a mapping past the end of a
+/// file whose size is not known.
+pub(super) fn may_pass_end_of_file(space: &HostSpace<'_>, call: &Call, known: &FileIds<'_>) -> bool {
     let errno = match possible_refusal(call) {
         None => return false,
         Some(Refusal::Inaccessible) => libc::ENOMEM,
@@ -134,7 +141,7 @@ pub(super) fn may_pass_end_of_file(space: &HostSpace<'_>, call: &Call) -> bool {
     let range = pages_of(call.args[0], call.args[1]);
     let mut found = false;
     space.mappings().for_each_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
-        found |= mapping.file.is_some();
+        found |= mapping.file.is_some_and(|number| known.opening(number).is_none());
     });
     found && call.errno() == Some(errno)
 }
@@ -174,7 +181,10 @@ mod tests {
             ] {
                 let call = Call { number: number as u32, args, result, detail: CallDetail::None };
                 let before = space.figures();
-                assert!(has_failed(&call) && matches!(make(&space, &call, &NoFiles), CallOutcome::Done(_)));
+                assert!(
+                    has_failed(&call)
+                        && matches!(make(&space, &call, &NoFiles, &FileIds::default()), CallOutcome::Done(_))
+                );
                 let after = space.figures();
                 assert!(after.mapped > before.mapped && after.locked > before.locked, "{call:?}");
                 assert_eq!(after.resident, before.resident, "{call:?}");

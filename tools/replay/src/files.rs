@@ -1,10 +1,15 @@
 //! The files of a replay: their numbers, and what a recorded descriptor allows.
 
-use quire_arch::Platform;
+use super::known_file::{HostFile, KnownFile, NoBytes};
+use quire_arch::{PAGE_SHIFT, VirtAddr};
+use quire_host::HostPlatform;
+use quire_mm::Memory;
 use quire_mm::abi::{Files, OpenFile};
-use quire_mm::space::{Errno, MappedFile, VmFlags};
-use quire_trace::event::{Call, FileFacts, FileKind};
+use quire_mm::file::File;
+use quire_mm::space::{Errno, MappedFile, Mapping, VmFlags};
+use quire_trace::event::{Call, FileChange, FileEvent, FileFacts, FileKind};
 use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
 
 /// File systems whose large mappings Linux aligns for huge pages (magic numbers of ext4, xfs and btrfs).
 const HUGE_ALIGNED: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
@@ -25,10 +30,15 @@ enum Key {
     Segment(u64),
 }
 
-/// Numbers for the files of a trace.
+/// The first number of a file that is only a number: below are those of files of the machine.
+const FIRST_NUMBER: u64 = 1 << 48;
+
+/// Numbers for the files of a trace, and files of the machine for those whose size is known before they are
+/// mapped.
 #[derive(Debug, Default)]
-pub(super) struct FileIds {
+pub(super) struct FileIds<'m> {
     known: HashMap<Key, u64>,
+    files: HashMap<u64, KnownFile<'m>>,
     /// Names of those that have one, as Linux shows them.
     names: HashMap<u64, Box<[u8]>>,
     next: u64,
@@ -36,7 +46,7 @@ pub(super) struct FileIds {
     rings: HashSet<u64>,
 }
 
-impl FileIds {
+impl<'m> FileIds<'m> {
     /// The number of the file with this device and inode, which has this name now.
     pub(super) fn id(&mut self, device: u64, inode: u64, name: &[u8]) -> u64 {
         let number = self.of(Key::Inode(device, inode));
@@ -56,7 +66,7 @@ impl FileIds {
     /// A number that no other file has.
     pub(super) fn fresh(&mut self) -> u64 {
         self.next += 1;
-        self.next - 1
+        FIRST_NUMBER + self.next - 1
     }
 
     /// The number of the System V segment with this id (`shmget`).
@@ -83,6 +93,62 @@ impl FileIds {
         self.rings.contains(&number)
     }
 
+    /// Something is known of a file of the machine of `memory` from here on. A file that is only a number
+    /// stays one: its mappings are not followed.
+    pub(super) fn change(&mut self, memory: &'m Memory<HostPlatform>, event: &FileEvent) {
+        let key = Key::Inode(event.device, event.inode);
+        if let Some(number) = self.known.get(&key) {
+            if let Some(file) = self.files.get_mut(number) {
+                file.change(&event.change);
+            }
+        } else if let FileChange::Size { bytes, .. } = event.change
+            && let Ok(file) = memory.create_file(NoBytes, bytes)
+        {
+            let number = file.number();
+            self.known.insert(key, number);
+            self.files.insert(number, KnownFile::new(file, (event.device, event.inode)));
+        }
+    }
+
+    /// Whether there is a file whose size is known.
+    #[inline]
+    pub(super) fn any_known(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// Those whose size is known.
+    pub(super) fn all_known(&mut self) -> impl Iterator<Item = &mut KnownFile<'m>> {
+        self.files.values_mut()
+    }
+
+    /// Pages of those that are in the machine's cache.
+    pub(super) fn cached(&self) -> u64 {
+        self.files.values().map(KnownFile::cached).sum()
+    }
+
+    /// The file of this number, if its size is known.
+    pub(super) fn known(&mut self, number: u64) -> Option<&mut KnownFile<'m>> {
+        self.files.get_mut(&number)
+    }
+
+    /// The open file of this number, if its size is known.
+    pub(super) fn opening(&self, number: u64) -> Option<&Rc<HostFile<'m>>> {
+        self.files.get(&number).map(KnownFile::opening)
+    }
+
+    /// Whether the size of a file that is mapped by a call is known.
+    pub(super) fn knows(&self, facts: &FileFacts) -> bool {
+        let number = self.known.get(&Key::Inode(facts.device, facts.inode));
+        is_cached(facts) && number.is_some_and(|number| self.files.contains_key(number))
+    }
+
+    /// Whether the file of `mapping` is known to end before what is mapped of it before `end`.
+    pub(super) fn is_past_end(&self, mapping: &Mapping, end: VirtAddr) -> bool {
+        let pages = (mapping.range.end().0.min(end.0) - mapping.range.start().0) >> PAGE_SHIFT;
+        let file = mapping.file.and_then(|number| self.files.get(&number));
+        file.is_some_and(|file| mapping.page_offset.saturating_add(pages) > file.pages())
+    }
+
     fn of(&mut self, key: Key) -> u64 {
         if let Some(&number) = self.known.get(&key) {
             return number;
@@ -93,22 +159,32 @@ impl FileIds {
     }
 }
 
-/// The one file that a call maps.
-#[derive(Clone, Copy)]
-pub(super) struct RecordedFile<'c> {
-    facts: Option<&'c FileFacts>,
-    id: u64,
+/// Whether mappings of the file show pages of the page cache.
+fn is_cached(facts: &FileFacts) -> bool {
+    facts.kind == FileKind::Regular
 }
 
-impl<'c> RecordedFile<'c> {
-    pub(super) fn of(call: &'c Call, files: &mut FileIds) -> Self {
+/// The one file that a call maps.
+pub(super) struct RecordedFile<'c, 'm> {
+    facts: Option<&'c FileFacts>,
+    id: u64,
+    opening: Option<Rc<HostFile<'m>>>,
+}
+
+impl<'c, 'm> RecordedFile<'c, 'm> {
+    pub(super) fn of(call: &'c Call, files: &mut FileIds<'m>) -> Self {
         let facts = call.file();
         let id = facts.map_or(0, |facts| files.id(facts.device, facts.inode, &facts.name));
-        Self { facts, id }
+        let opening = facts.filter(|facts| is_cached(facts)).and_then(|_| files.opening(id)).map(Rc::clone);
+        Self { facts, id, opening }
     }
 }
 
-impl<P: Platform> Files<P> for RecordedFile<'_> {
+impl Files<HostPlatform> for RecordedFile<'_, '_> {
+    fn opening(&self, _descriptor: i32) -> Option<&File<'_, HostPlatform>> {
+        self.opening.as_deref()
+    }
+
     fn open_file(&self, _descriptor: i32) -> Option<OpenFile> {
         let facts = self.facts?;
         let refused = |errno: Option<u16>| errno.map(|errno| Errno(errno.into()));

@@ -103,7 +103,7 @@ impl Heat {
         &mut self,
         time_ns: Option<u64>,
         spaces: impl Iterator<Item = (usize, &'m HostSpace<'m>)>,
-        files: &FileIds,
+        files: &FileIds<'_>,
     ) {
         if self.map.columns.len() == self.all {
             // The last column ended before the last event.
@@ -160,7 +160,7 @@ impl Heat {
         }
     }
 
-    fn name(&mut self, process: usize, space: &HostSpace<'_>, files: &FileIds) {
+    fn name(&mut self, process: usize, space: &HostSpace<'_>, files: &FileIds<'_>) {
         let (known, heap) = (&mut self.map.mappings, mappings::heap(space));
         space.mappings().for_each(|mapping| {
             let key = (process, mapping.range.start().0);

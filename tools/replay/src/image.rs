@@ -136,7 +136,7 @@ pub(super) fn build<'m>(
     image: &ExecImage,
     huge_disable: HugeDisable,
     memcg: MemcgId,
-    files: &mut FileIds,
+    files: &mut FileIds<'m>,
 ) -> (Option<HostSpace<'m>>, Failures) {
     let mut failures = Failures::default();
     let space = match machine.memory().create_space_with(layout_of(image), limits_of(image)) {
@@ -160,10 +160,16 @@ pub(super) fn build<'m>(
         }
         let file = (mapping.inode != 0).then(|| files.id(mapping.device, mapping.inode, &mapping.name));
         let mut flags = flags_of(mapping);
+        // What a driver maps is no page of the cache.
+        let is_cached = !flags.intersects(VmFlags::IO | VmFlags::PFNMAP);
+        let opening = file.and_then(|number| files.opening(number)).filter(|_| is_cached);
         flags.set(VmFlags::HUGE_ALIGNED, file.is_some());
         let offset = if file.is_some() { mapping.offset } else { mapping.start };
-        let installed =
-            space.install(&quire_mm::space::Mapping { range, flags, page_offset: offset / PAGE, file });
+        let made = quire_mm::space::Mapping { range, flags, page_offset: offset / PAGE, file };
+        let installed = match opening {
+            Some(opening) => space.install_file(&made, opening),
+            None => space.install(&made),
+        };
         if let Err(error) = installed {
             failures.add(format!("exec: mapping {range:?}: {error}"), matches!(error, Error::NoFrames(_)));
             continue;

@@ -19,7 +19,9 @@
 //! - `mismatch`: a difference between a replay and its recording.
 //! - `names`: names of calls and of their arguments, for gaps.
 //! - `page_set`: a set of pages.
+//! - `around`: what Linux maps around a page of a file.
 //! - `overlap`: calls whose order is not known.
+//! - `known_file`: a file whose size is recorded.
 //! - `files`, `own_files`: the files of a replay, and those of the images of programs.
 //! - `schedule`: which thread each CPU runs.
 //! - `task`: threads, and their privileges.
@@ -61,6 +63,7 @@
 mod again;
 mod ahead;
 mod args;
+mod around;
 mod asked;
 mod call;
 mod charge;
@@ -77,6 +80,7 @@ mod forks;
 mod heat;
 mod image;
 mod joint;
+mod known_file;
 mod life;
 mod limit;
 mod mappings;

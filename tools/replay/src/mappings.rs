@@ -32,7 +32,7 @@ pub struct MappingLife {
 pub(super) fn add(
     space: &HostSpace<'_>,
     (process, number): (usize, usize),
-    files: &FileIds,
+    files: &FileIds<'_>,
     sites: &Sites,
     found: &mut Vec<MappingLife>,
 ) {
@@ -57,7 +57,7 @@ pub(super) fn heap(space: &HostSpace<'_>) -> (VirtAddr, VirtAddr) {
 }
 
 /// The name of a mapping of a space with this heap, as [`MappingLife::name`] has it.
-pub(super) fn name(heap: (VirtAddr, VirtAddr), files: &FileIds, mapping: &Mapping) -> String {
+pub(super) fn name(heap: (VirtAddr, VirtAddr), files: &FileIds<'_>, mapping: &Mapping) -> String {
     match mapping.file {
         Some(number) => files.name(number).unwrap_or_default(),
         None if mapping.range.start() < heap.1 && mapping.range.end() > heap.0 => "[heap]".to_owned(),

@@ -59,7 +59,13 @@ impl PageSet {
         each.map(move |(&start, &end)| end.min(pages.end).saturating_sub(start.max(pages.start)))
     }
 
-    fn has_all(&self, pages: &Range<u64>) -> bool {
+    /// Whether this one is in it.
+    pub(super) fn has(&self, page: u64) -> bool {
+        self.runs.range(..=page).next_back().is_some_and(|(_, end)| *end > page)
+    }
+
+    /// Whether all of these are, of which there is at least one.
+    pub(super) fn has_all(&self, pages: &Range<u64>) -> bool {
         self.runs.range(..=pages.start).next_back().is_some_and(|(_, end)| *end >= pages.end)
     }
 }
@@ -88,6 +94,7 @@ mod tests {
                 let all: Vec<u64> = set.runs.iter().flat_map(|(&start, &end)| start..end).collect();
                 prop_assert_eq!(&all, &Vec::from_iter(each.iter().copied()));
                 prop_assert_eq!(set.len(), all.len() as u64);
+                prop_assert!((0..80).all(|page| set.has(page) == each.contains(&page)));
                 let within = each.iter().filter(|page| (start..start + len).contains(page));
                 prop_assert_eq!(set.counts(start..start + len).sum::<u64>(), within.count() as u64);
                 prop_assert!(set.counts(start..start + len).count() <= set.runs.len());

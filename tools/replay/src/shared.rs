@@ -12,6 +12,7 @@ mod mapped;
 mod tests;
 
 use super::args::{Lock, Locking, PROTECTIONS, is_shared, populates};
+use super::around::around;
 use super::call::populated_bytes;
 use super::files::FileIds;
 use super::overlap::pages_of;
@@ -235,7 +236,7 @@ impl SharedMemory {
         if access == Access::Write {
             return self.objects.add(part.object, page..page + 1);
         }
-        let around = mapped::around(addr, &(*start..part.end));
+        let around = around(addr, &(*start..part.end));
         self.objects.read(part.object, page, page_of(around.start)..page_of(around.end));
     }
 
@@ -258,7 +259,7 @@ impl SharedMemory {
     }
 
     /// Address space number `number` made a call with its recorded result.
-    pub(super) fn call(&mut self, number: usize, call: &Call, files: &mut FileIds) {
+    pub(super) fn call(&mut self, number: usize, call: &Call, files: &mut FileIds<'_>) {
         if call.errno().is_some() {
             return;
         }
@@ -291,7 +292,7 @@ impl SharedMemory {
         }
     }
 
-    fn map(&mut self, number: usize, call: &Call, files: &mut FileIds) {
+    fn map(&mut self, number: usize, call: &Call, files: &mut FileIds<'_>) {
         let [_, len, protection, flags, _, offset] = call.args;
         let range = pages_of(call.result as u64, len);
         let has = |flag: i32| flags & flag as u64 != 0;

@@ -29,7 +29,7 @@ struct SpaceSites {
 
 impl Sites {
     /// Notes a call in address space number `number`, which `space` is.
-    pub(super) fn note(&mut self, number: usize, space: &HostSpace<'_>, files: &FileIds, call: &Call) {
+    pub(super) fn note(&mut self, number: usize, space: &HostSpace<'_>, files: &FileIds<'_>, call: &Call) {
         if call.errno().is_some() {
             return;
         }
@@ -100,7 +100,7 @@ fn sites_to_change<'s>(sites: &'s mut Rc<SpaceSites>, looked_at: &mut u64) -> Op
 }
 
 /// A place in a program as the name of its file and the offset in that.
-fn name(space: &HostSpace<'_>, files: &FileIds, instruction: u64, on_stack: u64) -> Option<Rc<str>> {
+fn name(space: &HostSpace<'_>, files: &FileIds<'_>, instruction: u64, on_stack: u64) -> Option<Rc<str>> {
     let mut found = [None, None];
     space.mappings().for_each(|mapping| {
         for (place, address) in [instruction, on_stack].into_iter().enumerate() {

@@ -95,7 +95,9 @@ fn compare_results(fault: &Fault, result: Found) -> Touched {
         Outcome::Minor | Outcome::Major | Outcome::Unknown => None,
         Outcome::Denied(Denial::NotMapped) => Some(FaultError::NotMapped),
         Outcome::Denied(Denial::NotAllowed) => Some(FaultError::AccessDenied),
-        Outcome::Denied(Denial::NoBacking) if is_bus(&result) => return Touched::Same,
+        Outcome::Denied(Denial::NoBacking) if is_bus(&result) || is_past_end(&result) => {
+            return Touched::Same;
+        }
         Outcome::Denied(Denial::NoBacking) => return Touched::Unsupported("touch past the end of a file"),
         Outcome::Denied(Denial::ProtectionKey) => return Touched::Unsupported("protection keys"),
         Outcome::Denied(Denial::Other) => return Touched::Unsupported("another signal on a touch"),
@@ -108,6 +110,10 @@ fn compare_results(fault: &Fault, result: Found) -> Touched {
         (_, Ok(_)) => Touched::Differs("allowed".to_owned()),
         (_, Err(error)) => Touched::Differs(error.to_string()),
     }
+}
+
+fn is_past_end(result: &Found) -> bool {
+    matches!(result, Err(AccessError::Fault(FaultError::PastEnd)))
 }
 
 fn is_bus(result: &Found) -> bool {

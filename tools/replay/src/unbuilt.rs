@@ -13,7 +13,7 @@ const SHM_EXEC: u64 = libc::SHM_EXEC as u64;
 
 /// Makes the known effect of a call that succeeded on Linux. Best effort: the call counts as a gap, and
 /// the consequences of a failure here are counted too.
-pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
+pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds<'_>) {
     let [first, second, third, ..] = call.args;
     match (i64::from(call.number), &call.detail) {
         (libc::SYS_shmat, &CallDetail::Mapped { start, bytes }) => {
@@ -49,7 +49,7 @@ pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds) {
                 let _ = space.munmap(ring.range.start(), ring.range.pages() << PAGE_SHIFT);
             }
         }
-        (libc::SYS_remap_file_pages, _) => remap_file_pages(space, &call.args),
+        (libc::SYS_remap_file_pages, _) => remap_file_pages(space, &call.args, files),
         (libc::SYS_pkey_mprotect, _) => {
             let protection = Protection::from_bits_truncate(third as u32);
             let _ = space.mprotect(VirtAddr(first), second, protection, false);
@@ -105,7 +105,7 @@ fn find(space: &HostSpace<'_>, is: impl Fn(&Mapping) -> bool) -> Vec<Mapping> {
 
 /// `shmdt`: unmaps what remains of the segment that was attached at `addr`. Parts of it may have been
 /// unmapped, and others changed.
-fn detach(space: &HostSpace<'_>, addr: u64, files: &FileIds) {
+fn detach(space: &HostSpace<'_>, addr: u64, files: &FileIds<'_>) {
     let parts = find(space, |mapping| {
         let offset = mapping.range.start().0.checked_sub(addr).map(|bytes| bytes >> PAGE_SHIFT);
         offset == Some(mapping.page_offset) && mapping.file.is_some_and(|file| files.is_segment(file))
@@ -117,7 +117,7 @@ fn detach(space: &HostSpace<'_>, addr: u64, files: &FileIds) {
 }
 
 /// `remap_file_pages`, which Linux does by mapping the same file again.
-fn remap_file_pages(space: &HostSpace<'_>, args: &[u64; 6]) {
+fn remap_file_pages(space: &HostSpace<'_>, args: &[u64; 6], files: &FileIds<'_>) {
     let [start, bytes, _, page_offset, flags, _] = *args;
     let (start, bytes) = (start & !(PAGE_SIZE - 1), bytes & !(PAGE_SIZE - 1));
     let at = VirtAddr(start);
@@ -145,12 +145,16 @@ fn remap_file_pages(space: &HostSpace<'_>, args: &[u64; 6]) {
     let mut may = Protection::all();
     may.set(Protection::EXECUTE, mapping.flags.contains(VmFlags::MAYEXEC));
     may.set(Protection::WRITE, mapping.flags.contains(VmFlags::MAYWRITE));
+    let opening = files.opening(file);
     let file = MappedFile {
         writable: true,
         may,
         huge_alignment: mapping.flags.contains(VmFlags::HUGE_ALIGNED),
         ..MappedFile::new(file, page_offset)
     };
-    let request = MapRequest::anonymous(bytes, protection).at(at, how);
-    let _ = space.mmap(&MapRequest { file: Some(file), ..request });
+    let request = MapRequest { file: Some(file), ..MapRequest::anonymous(bytes, protection).at(at, how) };
+    let _ = match opening {
+        Some(opening) => space.mmap_file(&request, opening),
+        None => space.mmap(&request),
+    };
 }

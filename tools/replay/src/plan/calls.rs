@@ -2,6 +2,7 @@
 
 use super::Needs;
 use super::budget::Budget;
+use super::file_pages::FileAt;
 use super::layout::{Advice, Kind, Layout, USER_END, pages_of};
 use super::space::Image;
 use crate::args::{Lock, Locking, PROTECTIONS, is_shared};
@@ -29,15 +30,23 @@ impl Needs {
         let follows = succeeds && !is_impossible(call);
         let collapses = self.thp_turned_off && is_collapse(call);
         if follows || looks(call) {
+            let file = self.file_of(call);
             self.change(task, |image, budget| {
                 look(image, budget, call)
-                    && (!follows || follow(image, budget, call))
+                    && (!follows || follow(image, budget, call, file))
                     && (follows || change_in_part(image, budget, call))
                     && refusal
                         .is_none_or(|refusal| bring_in_up_to(refusal, image, budget, named(first, second)))
                     && (!collapses || image.fill_large(budget, named(first, second)))
             });
         }
+    }
+
+    /// What `call` maps of a file whose size is known.
+    fn file_of(&self, call: &Call) -> Option<FileAt> {
+        let [_, _, _, _, _, offset] = call.args;
+        let file = call.file().filter(|file| file.kind == FileKind::Regular)?;
+        self.files.at((file.device, file.inode), offset, call.result as u64)
     }
 }
 
@@ -52,7 +61,9 @@ fn is_collapse(call: &Call) -> bool {
 /// Brings in what a call can bring in before it fails at such a mapping. `false` if that is too much.
 fn bring_in_up_to(refusal: Refusal, image: &mut Image, budget: &mut Budget, range: Range<u64>) -> bool {
     let is_refused = |kind: Kind| {
+        // A file may end before its mapping.
         kind.refuses
+            || kind.file.is_some()
             || match refusal {
                 Refusal::Inaccessible => !kind.accessible,
                 Refusal::Unreadable => !kind.readable,
@@ -213,11 +224,11 @@ fn named(start: u64, len: u64) -> Range<u64> {
 }
 
 /// Makes a call that succeeded. `false` if there is too much to look at.
-fn follow(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
+fn follow(image: &mut Image, budget: &mut Budget, call: &Call, file: Option<FileAt>) -> bool {
     let [first, second, third, fourth, ..] = call.args;
     let range = named(first, second);
     match i64::from(call.number) {
-        libc::SYS_mmap => map(image, budget, call),
+        libc::SYS_mmap => map(image, budget, call, file),
         libc::SYS_munmap => unmap(image, budget, range),
         libc::SYS_mremap => remap(image, budget, call),
         libc::SYS_brk => {
@@ -304,7 +315,7 @@ fn unmap(image: &mut Image, budget: &mut Budget, range: Range<u64>) -> bool {
     ok && image.drop_pages(budget, &range) && image.look_again(budget, &range)
 }
 
-fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
+fn map(image: &mut Image, budget: &mut Budget, call: &Call, file: Option<FileAt>) -> bool {
     let [_, len, protection, flags, ..] = call.args;
     let has = |flag: i32| flags & flag as u64 != 0;
     let shared = is_shared(flags);
@@ -322,6 +333,7 @@ fn map(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
         wiped_at_fork: false,
         left_at_fork: false,
         advice: Advice::None,
+        file,
     };
     let populated = has(libc::MAP_POPULATE).then(|| populated_bytes(call));
     put(image, budget, named(call.result as u64, len), kind, populated)
@@ -343,6 +355,7 @@ fn remap(image: &mut Image, budget: &mut Budget, call: &Call) -> bool {
             put(image, budget, kept..end, kind, None)
         };
     }
+    let kind = Kind { file: kind.file.map(|file| file.moved(old.start, new.start)), ..kind };
     let moved = old.start..old.end.min(old.start + (new.end - new.start));
     let ok = put(image, budget, new.clone(), Kind { locked: false, ..kind }, None)
         && (moved.is_empty() || image.move_pages(budget, &moved, new.start));

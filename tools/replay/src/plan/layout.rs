@@ -1,6 +1,7 @@
 //! The mappings of an address space, as far as its need of memory depends on them.
 
 use super::budget::Budget;
+use super::file_pages::FileAt;
 use quire_trace::event::{Mapping, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,6 +38,8 @@ pub(super) struct Kind {
     /// A child does not get it.
     pub(super) left_at_fork: bool,
     pub(super) advice: Advice,
+    /// What it shows of a file whose size is known.
+    pub(super) file: Option<FileAt>,
 }
 
 impl Kind {
@@ -54,10 +57,11 @@ impl Kind {
         wiped_at_fork: false,
         left_at_fork: false,
         advice: Advice::None,
+        file: None,
     };
 
-    /// What a mapping of a new image is.
-    pub(super) fn of(mapping: &Mapping) -> Self {
+    /// What a mapping of a new image is. `file`: what it shows of a file whose size is known.
+    pub(super) fn of(mapping: &Mapping, file: Option<FileAt>) -> Self {
         let flagged = |letters| mapping.flags.has(letters);
         // As the replay installs it: the flags count, where there are any.
         let permits =
@@ -85,6 +89,18 @@ impl Kind {
             wiped_at_fork: flagged(*b"wf"),
             left_at_fork: flagged(*b"dc"),
             advice,
+            // What a driver maps is no page of the cache.
+            file: file.filter(|_| ![*b"io", *b"pf", *b"mm"].into_iter().any(flagged)),
+        }
+    }
+
+    /// Whether a touch, or a call that brings pages in, takes a page of the program's own. `writes`: it
+    /// writes.
+    pub(super) fn takes_frame(self, writes: bool) -> bool {
+        match self.file {
+            // A write to private memory copies; all else is the cache's.
+            Some(_) => writes && !self.shared,
+            None => !self.anonymous || writes,
         }
     }
 

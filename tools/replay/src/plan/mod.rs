@@ -8,6 +8,7 @@
 mod block;
 mod budget;
 mod calls;
+mod file_pages;
 mod layers;
 mod layout;
 mod pages;
@@ -24,6 +25,7 @@ use super::task::can_be_made;
 use block::{Demand, WAYS};
 use budget::Budget;
 pub use budget::Claims;
+use file_pages::PlannedFiles;
 use layers::Layers;
 use layout::{Kind, USER_END, pages_of};
 use quire_host::host_memory_available;
@@ -53,7 +55,8 @@ pub struct Needs {
     /// Calls are missing of the address spaces that had begun before so many.
     incomplete_before: usize,
     layers: Layers,
-    /// What all need now, beside layers.
+    files: PlannedFiles,
+    /// What all need now, beside layers and files.
     now: Demand,
     /// Whether that has grown since the peaks were taken.
     grown: bool,
@@ -111,6 +114,7 @@ impl Default for Needs {
             begun: 0,
             incomplete_before: 0,
             layers: Layers::default(),
+            files: PlannedFiles::default(),
             now: Demand::default(),
             grown: false,
             peaks: Box::default(),
@@ -274,6 +278,14 @@ impl Needs {
             }
             EventKind::Limit(limit) if limit.kind == LimitKind::Stack => self.raise_stack(limit),
             EventKind::Exit(_) => self.leave(event.task),
+            EventKind::File(file) => {
+                let mappings = self.images.values().map(|image| image.layout.len() as u64).sum();
+                let change = ((file.device, file.inode), &file.change);
+                let ok = self.budget.visit(self.images.len() as u64)
+                    && self.files.change(&mut self.budget, change, mappings);
+                self.check(ok);
+                self.grown = true;
+            }
             // Calls may be missing.
             EventKind::Lost(_) => self.incomplete_before = self.begun,
             _ => {}
@@ -299,6 +311,7 @@ impl Needs {
         self.take_peaks();
         (self.spaces, self.images) = (HashMap::new(), HashMap::new());
         self.layers.clear();
+        self.files = PlannedFiles::default();
     }
 
     fn fault(&mut self, task: TaskId, fault: &Fault) {
@@ -361,14 +374,18 @@ impl Needs {
         image.counted = demand;
         self.budget.release(image.held);
         image.held = bytes;
-        let ok = self.budget.hold(bytes);
+        let mut ok = self.budget.hold(bytes);
+        for brought in image.brought.drain(..) {
+            ok &= self.files.bring_in(&mut self.budget, brought);
+        }
         self.check(ok);
         self.grown = true;
     }
 
     /// Pages that all need now, by the ways in which touches bring in.
     fn pages(&self, ways: [usize; 2]) -> u64 {
-        self.now.pages(ways).saturating_add(self.layers.demand.pages(ways))
+        let programs = self.now.pages(ways).saturating_add(self.layers.demand.pages(ways));
+        programs.saturating_add(self.files.pages())
     }
 
     fn take_peaks(&mut self) {
@@ -412,7 +429,9 @@ impl Needs {
                 && !range.is_empty()
                 && range.end <= USER_END;
             if can_be && image.layout.within(range.clone()).next().is_none() {
-                image.layout.set(range, Kind::of(mapping));
+                let place = (mapping.device, mapping.inode);
+                let file = self.files.at(place, mapping.offset, mapping.start);
+                image.layout.set(range, Kind::of(mapping, file.filter(|_| mapping.inode != 0)));
                 installed.push(mapping);
             }
         }

@@ -2,6 +2,7 @@
 
 use super::block::{Bits, Block, Demand, PAGES, order_of};
 use super::budget::{Budget, PAGES_OF_WALK};
+use super::file_pages::Brought;
 use super::layout::{Kind, Layout, USER_END};
 use super::pages::{INHERITED_BYTES, Inherited, PlannedPages, leave_dropped};
 use super::tables::{BLOCK_SHIFT, Tables, UPPER_SHIFTS};
@@ -49,6 +50,8 @@ pub(super) struct Image {
     pub(super) counted: Demand,
     /// The bytes of the budget that it holds.
     pub(super) held: u64,
+    /// Pages of files that came in since they were counted.
+    pub(super) brought: Vec<Brought>,
 }
 
 /// The blocks that hold a range of addresses.
@@ -165,7 +168,8 @@ impl Image {
             return false;
         }
         // Where the access is not known, a write is tried first.
-        let framed = !kind.anonymous || writes.unwrap_or(kind.writable);
+        let writes = writes.unwrap_or(kind.writable);
+        let framed = kind.takes_frame(writes);
         let (block, page) = (addr >> BLOCK_SHIFT, addr >> PAGE_SHIFT & (PAGES - 1));
         if let Some(known) = self.own.blocks.get(&block)
             && known.touched.has(page)
@@ -173,8 +177,12 @@ impl Image {
         {
             return false;
         }
+        if let Some(file) = kind.file {
+            let part = self.layout.at(addr).map(|(part, _)| part).filter(|_| !writes);
+            self.brought.push(part.map_or_else(|| file.one(addr), |part| file.window(addr, &part)));
+        }
         if !self.enter(budget, block) {
-            self.count_loosely(1, 1 + UPPER_SHIFTS.len() as u64, kind);
+            self.count_loosely(framed.into(), 1 + UPPER_SHIFTS.len() as u64, kind);
             return true;
         }
         let inherited = kind.anonymous && self.inherited.get(&block).is_some_and(|touched| touched.has(page));
@@ -201,7 +209,8 @@ impl Image {
             if !budget.bring_in(pages) || !budget.edit(count + 1) {
                 return false;
             }
-            let framed = !kind.anonymous || kind.writable && !reads;
+            let framed = kind.takes_frame(kind.writable && !reads);
+            self.brought.extend(kind.file.map(|file| file.all(&part)));
             if count > budget.blocks {
                 // All of it: of no order does it bring in more.
                 let framed = if framed { pages } else { 0 };
@@ -384,6 +393,7 @@ impl Image {
             loose: self.loose,
             counted: Demand::default(),
             held: 0,
+            brought: Vec::new(),
         })?;
         child.leave_at_fork(budget).then_some(child)
     }

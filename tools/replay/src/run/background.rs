@@ -65,6 +65,7 @@ impl RunningReplay<'_> {
         if memory.frames().watermarks().background_target() == 0 {
             return;
         }
+        self.drop_unused_files();
         self.vcpus[0].run(|| {
             loop {
                 let step = memory.kswapd_step();

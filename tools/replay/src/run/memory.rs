@@ -1,5 +1,6 @@
 //! Faults, uses and calls of a replay, and exhaustion of memory.
 
+use super::file_pages::OtherMapping;
 use super::work::looks_at;
 use super::{ProcessState, RunningReplay, brought_in};
 use crate::call::{self, Verdict};
@@ -15,6 +16,7 @@ use quire_trace::event::{Call, Event, Fault, Reuse, ReuseAccess, TaskId};
 impl RunningReplay<'_> {
     /// Touches memory where that stands.
     pub(super) fn fault_as_it_stands(&mut self, event: &Event, fault: &Fault) {
+        self.bring_around(event, fault, None);
         if let Some(found) = self.touched(event, fault) {
             self.mismatch(event, fault, found);
         }
@@ -149,6 +151,7 @@ impl RunningReplay<'_> {
     /// Makes a call as it stands; `None` if its thread has no space.
     pub(super) fn verdict(&mut self, event: &Event, call: &Call) -> Option<(usize, Verdict)> {
         let cpu = self.schedule.cpu_of(event.task)?;
+        self.other_mapping = OtherMapping::default();
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
         let ProcessState { limits, locked, .. } = &mut self.processes[task.process];
         *locked |= brought_in::locks(call);

@@ -5,6 +5,9 @@ mod brought_in;
 mod candidates;
 mod early;
 mod exhausted;
+mod file_pages;
+#[cfg(test)]
+mod file_tests;
 mod history;
 mod lock_looks;
 mod memory;
@@ -45,6 +48,7 @@ use super::task::{Task, Tasks};
 use crate::space::HostSpace;
 use background::Khugepaged;
 use early::EarlyKill;
+use file_pages::{OtherMapping, Unused};
 use lock_looks::{LockLooks, changes_locks};
 use order::CallOrders;
 use quire_arch::Platform;
@@ -119,7 +123,9 @@ pub(super) struct RunningReplay<'m> {
     processes: Vec<ProcessState>,
     /// Threads that live.
     threads: u64,
-    files: FileIds,
+    files: FileIds<'m>,
+    other_mapping: OtherMapping,
+    unused: Unused,
     own_files: OwnFiles,
     shared: SharedMemory,
     /// Parts of it that were looked at where processes ended.
@@ -191,6 +197,8 @@ impl<'m> RunningReplay<'m> {
             processes: Vec::new(),
             threads: 0,
             files: FileIds::default(),
+            other_mapping: OtherMapping::default(),
+            unused: Unused::default(),
             shared: SharedMemory::default(),
             own_files: OwnFiles::default(),
             shared_looks: 0,
@@ -330,6 +338,7 @@ impl<'m> RunningReplay<'m> {
     /// Replays an event that need not be a touch.
     #[inline(never)]
     fn make(&mut self, event: &Event, window: Option<Window>, upcoming: &mut dyn Upcoming) {
+        self.other_mapping = OtherMapping::default();
         match &event.kind {
             EventKind::Fault(fault) => self.fault(event, fault, upcoming),
             EventKind::Call(call) => self.call(event, call, window, upcoming),
@@ -339,7 +348,8 @@ impl<'m> RunningReplay<'m> {
             EventKind::Limit(limit) => self.limit(limit),
             EventKind::Figures(figures) => self.figures(event.task, figures),
             EventKind::Reuse(reuse) => self.reuse(event, reuse),
-            EventKind::Compressibility(_) | EventKind::Contents(_) | EventKind::File(_) => {}
+            EventKind::Compressibility(_) | EventKind::Contents(_) => {}
+            EventKind::File(file) => self.file(file),
             EventKind::Privileges(privileges) => self.privileges(event.task, *privileges),
             EventKind::Exit(status) => self.exit(event.task, *status),
             EventKind::Lost(lost) => {
@@ -413,6 +423,7 @@ impl<'m> RunningReplay<'m> {
         for task in self.tasks.all().map(|(number, _)| number).collect::<Vec<_>>() {
             self.exit(TaskId(task as u32), ExitStatus::Unknown);
         }
+        self.close_files();
         let mut unseen = Duration::ZERO;
         let last_audit = match self.options.requested.audits {
             Audits::EachProcess => timed_audit(self.machine, &mut unseen),

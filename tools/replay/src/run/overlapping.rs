@@ -11,6 +11,7 @@ impl RunningReplay<'_> {
     /// Touches memory. A touch that Linux refused and that is allowed here is tried in other orders first.
     #[inline]
     pub(super) fn fault(&mut self, event: &Event, fault: &Fault, upcoming: &mut dyn Upcoming) {
+        self.bring_around(event, fault, Some(&mut *upcoming));
         if let Some(found) = self.touched(event, fault) {
             self.differs(event, fault, found, upcoming);
         }

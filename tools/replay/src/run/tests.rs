@@ -20,7 +20,7 @@ const BASE: u64 = 0x1000_0000_0000;
 const HOUR: u64 = 3_600_000_000_000;
 
 /// A program with these mappings that may lock.
-fn image(mappings: Vec<Mapping>) -> EventKind {
+pub(super) fn image(mappings: Vec<Mapping>) -> EventKind {
     EventKind::Exec(Box::new(ExecImage {
         pid: 1,
         mappings,
@@ -37,28 +37,33 @@ fn page(page: u64) -> Mapping {
     Mapping { start, end: start + PAGE, read: true, write: true, ..Mapping::default() }
 }
 
-fn call(number: i64, args: [u64; 3], result: u64) -> EventKind {
+pub(super) fn call(number: i64, args: [u64; 3], result: u64) -> EventKind {
     let [first, second, third] = args;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
     let args = [first, second, third, flags, u64::MAX, 0];
     EventKind::Call(Call { number: number as u32, args, result: result as i64, detail: CallDetail::None })
 }
 
-fn write(addr: u64) -> EventKind {
+pub(super) fn write(addr: u64) -> EventKind {
     fault(addr, Access::Write)
 }
 
-fn fault(addr: u64, access: Access) -> EventKind {
+pub(super) fn fault(addr: u64, access: Access) -> EventKind {
     EventKind::Fault(Fault { addr, access, mode: Mode::User, outcome: Outcome::Minor, inferred: false })
 }
 
 /// A recording of these events, each at its time.
-fn recording(events: impl IntoIterator<Item = (u64, EventKind)>) -> TempPath {
+pub(super) fn recording(events: impl IntoIterator<Item = (u64, EventKind)>) -> TempPath {
+    recording_of(events.into_iter().map(|(time_ns, kind)| (time_ns, (TaskId(0), kind))))
+}
+
+/// The same of events of several threads.
+pub(super) fn recording_of(events: impl IntoIterator<Item = (u64, (TaskId, EventKind))>) -> TempPath {
     let scratch = NamedTempFile::new().unwrap().into_temp_path();
     let header = TraceHeader { cpus: 2, ram: 8 << 30, ..TraceHeader::default() };
     let mut writer = TraceWriter::new(File::create(&scratch).unwrap(), &header, 3).unwrap();
-    for (time_ns, kind) in events {
-        writer.push(&Event { time_ns, task: TaskId(0), cpu: 0, kind }).unwrap();
+    for (time_ns, (task, kind)) in events {
+        writer.push(&Event { time_ns, task, cpu: 0, kind }).unwrap();
     }
     writer.finish(1, 0).unwrap();
     scratch

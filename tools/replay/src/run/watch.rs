@@ -101,6 +101,10 @@ impl RunningReplay<'_> {
             held.locked += figures.locked;
             held.page_tables += figures.page_tables;
         }
+        if self.files.any_known() {
+            // Each page once, and what nothing maps, too.
+            held.files = self.files.cached() << PAGE_SHIFT;
+        }
         held
     }
 

@@ -7,20 +7,9 @@
 //! of a file that is locked all: what the file had when it was mapped is the most.
 
 use super::{Objects, SharedMemory, bytes_of};
-use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
+use quire_arch::PAGE_SHIFT;
 use std::iter;
 use std::ops::Range;
-
-/// What Linux maps around a page that is read (`fault_around_bytes`), in bytes, within one page table.
-const AROUND: u64 = 16 * PAGE_SIZE;
-const TABLE: u64 = 512 * PAGE_SIZE;
-
-/// What Linux maps around `addr` when it is read, of a part of an address space in `part`.
-pub(super) fn around(addr: u64, part: &Range<u64>) -> Range<u64> {
-    let from = (addr - addr % AROUND).max(part.start);
-    let table_end = (addr - addr % TABLE).saturating_add(TABLE);
-    from..from.saturating_add(AROUND).min(part.end).min(table_end)
-}
 
 impl Objects {
     /// Page number `page` was read, and those that Linux maps around it are `around`: what is there of these

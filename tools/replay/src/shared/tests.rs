@@ -11,7 +11,7 @@ const ANONYMOUS: i32 = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
 
 /// Shared memory of programs that make calls.
 #[derive(Default)]
-struct Programs(SharedMemory, FileIds);
+struct Programs(SharedMemory, FileIds<'static>);
 
 impl Programs {
     fn call(&mut self, number: usize, call: i64, args: [u64; 6], result: u64, detail: CallDetail) {

@@ -1,0 +1,149 @@
+//! Pages of files whose size is known: they are cached once, whichever spaces map them.
+//!
+//! A page that came in stays until the replay ends, as far as the plan knows. So of each file all that was
+//! ever mapped counts.
+
+use super::budget::Budget;
+use crate::around::around;
+use crate::page_set::PageSet;
+use quire_trace::event::{FileChange, IndexRun};
+use std::collections::HashMap;
+use std::ops::Range;
+
+const PAGE_SHIFT: u32 = 12;
+/// What Linux maps around a page at most, as a mask.
+const AROUND: u64 = 0xffff;
+/// What a replay keeps of a file, and of a run of its pages, in bytes.
+const FILE_BYTES: u64 = 1024;
+const RUN_BYTES: u64 = 64;
+/// Files that a page holds at least, with the nodes of their caches.
+const FILES_IN_PAGE: usize = 2;
+/// Pages of a file for which a page holds the nodes of its cache, at least.
+const PAGES_OF_NODES: u64 = 256;
+
+/// Which page of which file a mapping shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct FileAt {
+    /// Its place among the files.
+    file: usize,
+    /// The page of the file at an address is the number of that page of addresses and this, wrapping.
+    shift: u64,
+}
+
+impl FileAt {
+    fn page(self, addr: u64) -> u64 {
+        (addr >> PAGE_SHIFT).wrapping_add(self.shift)
+    }
+
+    /// The same pages, of which those at `from` are now at `to`.
+    pub(super) fn moved(self, from: u64, to: u64) -> Self {
+        let by = (from >> PAGE_SHIFT).wrapping_sub(to >> PAGE_SHIFT);
+        Self { shift: self.shift.wrapping_add(by), ..self }
+    }
+
+    /// The page at `addr`.
+    pub(super) fn one(self, addr: u64) -> Brought {
+        self.all(&(addr & !0xfff..(addr & !0xfff) + 0x1000))
+    }
+
+    /// What is mapped with the page at `addr`, which is in `part`, when it is read. A mapping can be more than
+    /// this part.
+    pub(super) fn window(self, addr: u64, part: &Range<u64>) -> Brought {
+        let page = self.page(addr);
+        let start = page.saturating_sub((addr & AROUND) >> PAGE_SHIFT);
+        let end = around(addr, part).end.max((addr & !AROUND) + AROUND + 1);
+        Brought { file: self.file, pages: start..page.saturating_add((end - (addr & !0xfff)) >> PAGE_SHIFT) }
+    }
+
+    /// The pages at `range`.
+    pub(super) fn all(self, range: &Range<u64>) -> Brought {
+        let first = self.page(range.start);
+        let pages = range.end.saturating_sub(range.start) >> PAGE_SHIFT;
+        Brought { file: self.file, pages: first..first.saturating_add(pages) }
+    }
+}
+
+/// Pages of a file that come in, as far as it has them.
+#[derive(Debug)]
+pub(super) struct Brought {
+    file: usize,
+    pages: Range<u64>,
+}
+
+#[derive(Debug, Default)]
+struct PlannedFile {
+    /// Its size in pages.
+    size: u64,
+    pages: PageSet,
+}
+
+/// All files whose size is known.
+#[derive(Debug, Default)]
+pub(super) struct PlannedFiles {
+    places: HashMap<(u64, u64), usize>,
+    files: Vec<PlannedFile>,
+    /// Pages of all.
+    pages: u64,
+}
+
+impl PlannedFiles {
+    /// Pages that they need together, with what finds them.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages + self.pages / PAGES_OF_NODES + self.files.len().div_ceil(FILES_IN_PAGE) as u64
+    }
+
+    /// What a mapping at `start` shows that begins with byte `offset` of this file, if its size is known.
+    pub(super) fn at(&self, place: (u64, u64), offset: u64, start: u64) -> Option<FileAt> {
+        let file = *self.places.get(&place)?;
+        Some(FileAt { file, shift: (offset >> PAGE_SHIFT).wrapping_sub(start >> PAGE_SHIFT) })
+    }
+
+    /// Pages come in. `false` if that is too much.
+    pub(super) fn bring_in(&mut self, budget: &mut Budget, brought: Brought) -> bool {
+        let Some(file) = self.files.get_mut(brought.file) else { return true };
+        let before = file.pages.len();
+        file.pages.add(brought.pages.start..brought.pages.end.min(file.size));
+        let more = file.pages.len() - before;
+        self.pages += more;
+        more == 0 || budget.hold(RUN_BYTES)
+    }
+
+    /// Something is known of a file from here on, while there are so many mappings. `false` if it is too much.
+    pub(super) fn change(
+        &mut self,
+        budget: &mut Budget,
+        (place, change): ((u64, u64), &FileChange),
+        mappings: u64,
+    ) -> bool {
+        let Some(&number) = self.places.get(&place) else {
+            let FileChange::Size { bytes, .. } = change else { return true };
+            let size = bytes.div_ceil(1 << PAGE_SHIFT);
+            self.places.insert(place, self.files.len());
+            self.files.push(PlannedFile { size, pages: PageSet::default() });
+            return budget.hold(FILE_BYTES);
+        };
+        let file = &mut self.files[number];
+        // Pages that are cached are looked for in all mappings of the file.
+        let mut unmap = |file: &PlannedFile, pages: Range<u64>| {
+            file.pages.counts(pages).all(|pages| pages == 0) || budget.mappings(1 + mappings)
+        };
+        match change {
+            FileChange::Size { bytes, .. } => {
+                let size = bytes.div_ceil(1 << PAGE_SHIFT);
+                file.size = size;
+                unmap(file, size.saturating_sub(1)..u64::MAX)
+            }
+            FileChange::Punched(bytes) => {
+                unmap(file, bytes.start >> PAGE_SHIFT..(bytes.end >> PAGE_SHIFT) + 1)
+            }
+            FileChange::Cached(runs) => budget.hold(bytes_of(runs)),
+            FileChange::Evicted(runs) => {
+                runs.iter().all(|run| unmap(file, run.first..run.end())) && budget.hold(bytes_of(runs))
+            }
+        }
+    }
+}
+
+fn bytes_of(runs: &[IndexRun]) -> u64 {
+    runs.len() as u64 * RUN_BYTES
+}

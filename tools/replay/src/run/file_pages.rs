@@ -1,0 +1,152 @@
+//! The page cache of a replay: what Linux had in its own comes in before a touch that maps it.
+//!
+//! A read of a page that Linux had not cached is a major fault. Linux then reads it with others, lets go of
+//! the mapping meanwhile, and makes the fault again: it maps what has come in around the page by then. The
+//! recording has that after the touch. So the replay looks for it ahead, as far as the thread does nothing
+//! else before.
+
+use super::RunningReplay;
+use crate::ahead::Upcoming;
+use crate::around::around;
+use crate::page_set::PageSet;
+use crate::space::HostSpace;
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+use quire_mm::space::{Mapping, VmFlags};
+use quire_trace::event::{Access, Event, EventKind, Fault, FileChange, FileEvent};
+use std::ops::Range;
+
+/// Events that are looked at ahead for what a touch made Linux read.
+const MOST_AHEAD: u64 = 64;
+/// Events that pay for a look at one page that may be dropped.
+const EVENTS_OF_LOOK: u64 = 16;
+
+/// A mapping of an address space that is none of a file whose size is known: touches of it need nothing. Until
+/// a call changes mappings.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OtherMapping {
+    space: usize,
+    addrs: Range<u64>,
+}
+
+/// When what nothing maps is looked for again: events pay for the last look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Unused {
+    from: u64,
+}
+
+impl RunningReplay<'_> {
+    /// Something is known of a file from here on.
+    pub(super) fn file(&mut self, event: &FileEvent) {
+        let (memory, files) = (self.machine.memory(), &mut self.files);
+        self.vcpus[0].run(|| files.change(memory, event));
+    }
+
+    /// Brings pages into the cache for a touch that is about to be made.
+    #[inline]
+    pub(super) fn bring_around(&mut self, event: &Event, fault: &Fault, upcoming: Option<&mut dyn Upcoming>) {
+        if self.files.any_known() {
+            self.bring_known(event, fault, upcoming);
+        }
+    }
+
+    fn bring_known(&mut self, event: &Event, fault: &Fault, upcoming: Option<&mut dyn Upcoming>) {
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
+        let Some(space) = &task.space else { return };
+        let (addr, other) = (fault.addr, &self.other_mapping);
+        let is_left_out = self.options.sample.as_ref().is_some_and(|sample| !sample.pressure.covers(addr));
+        if is_left_out || other.space == task.number && other.addrs.contains(&addr) {
+            return;
+        }
+        let Some(mapping) = mapping_at(space, addr) else { return };
+        let addrs = mapping.range.start().0..mapping.range.end().0;
+        let number = mapping.file.filter(|&number| self.files.opening(number).is_some());
+        let Some(number) = number else {
+            self.other_mapping = OtherMapping { space: task.number, addrs };
+            return;
+        };
+        let page_at = |addr: u64| mapping.page_offset + ((addr - addrs.start) >> PAGE_SHIFT);
+        let Some(file) = self.files.known(number) else { return };
+        let page = page_at(addr);
+        let mut read = PageSet::default();
+        if !file.is_cached(page) {
+            let (device, inode) = file.place();
+            read_next(event, (self.event, (device, inode)), upcoming, &mut read);
+            // It comes in by the fault itself.
+            read.remove(page..page + 1);
+        }
+        if reads(fault, &mapping) {
+            let window = around(addr & !(PAGE_SIZE - 1), &addrs);
+            let pages = page_at(window.start)..page_at(window.end - 1) + 1;
+            let cpu = event.cpu as usize % self.vcpus.len();
+            self.vcpus[cpu].run(|| file.bring_in(space, pages, &read));
+        }
+        if page < file.pages() {
+            file.touched(page);
+        }
+    }
+
+    /// Drops pages of files that nothing maps where memory is short, as Linux drops clean ones first.
+    pub(super) fn drop_unused_files(&mut self) {
+        if self.event < self.unused.from || !self.files.any_known() {
+            return;
+        }
+        let (mut looked_at, files) = (0, &mut self.files);
+        self.vcpus[0].run(|| {
+            for file in files.all_known() {
+                looked_at += 1 + file.cached();
+                file.drop_unused();
+            }
+        });
+        super::work::looks_at(looked_at);
+        self.unused.from = self.event.saturating_add(looked_at / EVENTS_OF_LOOK);
+    }
+
+    /// The replay has ended: no file is open any more.
+    pub(super) fn close_files(&mut self) {
+        let files = std::mem::take(&mut self.files);
+        self.vcpus[0].run(|| drop(files));
+    }
+}
+
+/// The mapping of `space` at `addr`.
+fn mapping_at(space: &HostSpace<'_>, addr: u64) -> Option<Mapping> {
+    let mut found = None;
+    space.mappings().for_each_in(VirtAddr(addr), VirtAddr(addr.checked_add(1)?), |mapping| {
+        found = Some(mapping);
+    });
+    found
+}
+
+/// Whether a touch reads a page of what `mapping` shows: as the touches are tried, where it is not known.
+fn reads(fault: &Fault, mapping: &Mapping) -> bool {
+    match fault.access {
+        Access::Write => false,
+        Access::Unknown => !mapping.flags.contains(VmFlags::WRITE),
+        Access::Read | Access::Execute => true,
+    }
+}
+
+/// Adds the pages of a file that Linux brought into its cache after `event`, which is event number `number`,
+/// before its thread did anything else.
+fn read_next(
+    event: &Event,
+    (number, file): (u64, (u64, u64)),
+    upcoming: Option<&mut dyn Upcoming>,
+    pages: &mut PageSet,
+) {
+    let Some(upcoming) = upcoming else { return };
+    for at in number + 1..=number + MOST_AHEAD {
+        let Some(later) = upcoming.near(at) else { return };
+        match &later.kind {
+            EventKind::File(change) => {
+                if let FileChange::Cached(runs) = &change.change
+                    && (change.device, change.inode) == file
+                {
+                    runs.iter().for_each(|run| pages.add(run.first..run.end()));
+                }
+            }
+            _ if later.task == event.task => return,
+            _ => {}
+        }
+    }
+}

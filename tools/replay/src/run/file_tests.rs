@@ -1,0 +1,237 @@
+//! Files whose sizes are recorded: which of their pages each process has.
+
+use super::tests::{call, fault, image, recording, write};
+use crate::{Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec};
+use quire_trace::event::{
+    Access, Call, CallDetail, CloneFacts, Denial, EventKind, ExitStatus, Fault, FileChange, FileEvent,
+    FileFacts, FileKind, IndexRun, Mapping, Mode, Outcome, PageRun, SizeCause, TaskId,
+};
+use std::sync::Arc;
+
+const PAGE: u64 = 4096;
+/// At the start of a page table.
+const AT: u64 = 0x1000_0000_0000;
+const DEVICE: u64 = 0xfe00;
+const INODE: u64 = 12;
+
+fn file(change: FileChange) -> EventKind {
+    EventKind::File(Box::new(FileEvent { device: DEVICE, inode: INODE, change }))
+}
+
+fn size(bytes: u64) -> EventKind {
+    file(FileChange::Size { bytes, cause: SizeCause::Seen })
+}
+
+fn runs<const N: usize>(runs: [(u64, u64); N]) -> Vec<IndexRun> {
+    runs.into_iter().map(|(first, pages)| IndexRun { first, pages }).collect()
+}
+
+fn cached<const N: usize>(pages: [(u64, u64); N]) -> EventKind {
+    file(FileChange::Cached(runs(pages)))
+}
+
+fn evicted<const N: usize>(pages: [(u64, u64); N]) -> EventKind {
+    file(FileChange::Evicted(runs(pages)))
+}
+
+/// The file from its page `page` on, at [`AT`].
+fn mapping(page: u64, pages: u64) -> Mapping {
+    Mapping {
+        start: AT,
+        end: AT + pages * PAGE,
+        read: true,
+        write: true,
+        offset: page * PAGE,
+        device: DEVICE,
+        inode: INODE,
+        ..Mapping::default()
+    }
+}
+
+/// `mmap` of the file from its page `page` on.
+fn map(at: u64, page: u64, pages: u64, shared: bool) -> EventKind {
+    let how = libc::MAP_FIXED | if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
+    let facts = FileFacts {
+        kind: FileKind::Regular,
+        device: DEVICE,
+        inode: INODE,
+        readable: true,
+        writable: true,
+        ..FileFacts::default()
+    };
+    EventKind::Call(Call {
+        number: libc::SYS_mmap as u32,
+        args: [at, pages * PAGE, 3, how as u64, 3, page * PAGE],
+        result: at as i64,
+        detail: CallDetail::File(Arc::new(facts)),
+    })
+}
+
+fn read(page: u64) -> EventKind {
+    fault(AT + page * PAGE, Access::Read)
+}
+
+fn fork() -> EventKind {
+    EventKind::Clone(CloneFacts {
+        child: TaskId(1),
+        child_tid: 2,
+        child_pid: 2,
+        flags: 0,
+        shares_memory: false,
+        same_process: false,
+    })
+}
+
+#[track_caller]
+fn replayed(options: ReplayOptions, events: Vec<EventKind>) -> ReplayReport {
+    let scratch = recording((0..).zip(events.into_iter().chain([EventKind::Exit(ExitStatus::Code(0))])));
+    let report = Replay::open(&scratch, options).unwrap().run(&mut |_, _| {}).unwrap();
+    assert!(report.is_good(), "{:?}", report.processes[0]);
+    report
+}
+
+/// Pages of files that the first process has at its end, and pages of its own.
+#[track_caller]
+fn pages(events: Vec<EventKind>) -> (u64, u64) {
+    let report = replayed(ReplayOptions::default(), events);
+    let figures = &report.processes[0].quire;
+    (figures.resident_file / PAGE, figures.resident_anonymous / PAGE)
+}
+
+#[test]
+fn without_a_size_a_touch_brings_its_page_in() {
+    assert_eq!(pages(vec![image(vec![mapping(0, 40)]), read(2), read(20)]), (2, 0));
+    assert_eq!(pages(vec![cached([(0, 40)]), image(vec![mapping(0, 40)]), read(2)]), (1, 0));
+}
+
+/// Where it is not known what is cached, all is.
+#[test]
+fn a_read_maps_what_linux_had_cached_around_it() {
+    let image = || image(vec![mapping(3, 40)]);
+    assert_eq!(pages(vec![size(100 * PAGE), image(), read(2)]), (16, 0));
+    assert_eq!(pages(vec![size(9 * PAGE - 5), image(), read(2)]), (6, 0), "up to its end");
+    assert_eq!(pages(vec![size(100 * PAGE), cached([(1, 5), (8, 2)]), image(), read(2)]), (5, 0));
+    assert_eq!(pages(vec![size(100 * PAGE), cached([]), image(), read(2)]), (1, 0));
+    assert_eq!(pages(vec![size(100 * PAGE), evicted([(0, 15)]), image(), read(2)]), (5, 0));
+}
+
+#[test]
+fn writes_map_one_page_and_of_private_memory_a_copy() {
+    let first = || vec![size(100 * PAGE), image(Vec::new())];
+    let with = |more: Vec<EventKind>| pages(first().into_iter().chain(more).collect());
+    assert_eq!(with(vec![map(AT, 0, 40, false), write(AT)]), (0, 1));
+    assert_eq!(with(vec![map(AT, 0, 40, false), read(2), write(AT)]), (15, 1));
+    assert_eq!(with(vec![map(AT, 0, 40, true), write(AT), write(AT + PAGE)]), (2, 0));
+}
+
+/// Linux maps what was read with the page when it makes the fault again.
+#[test]
+fn what_a_cold_touch_makes_linux_read_is_mapped_with_it() {
+    let with = |then: Vec<EventKind>| {
+        let first = vec![size(100 * PAGE), cached([(0, 2)]), image(vec![mapping(0, 40)]), read(5)];
+        pages(first.into_iter().chain(then).collect())
+    };
+    assert_eq!(with(vec![]), (3, 0));
+    assert_eq!(with(vec![cached([(5, 20)])]), (13, 0));
+    assert_eq!(with(vec![cached([(5, 2)]), cached([(7, 2)])]), (6, 0));
+    let other = call(libc::SYS_madvise, [AT, PAGE, libc::MADV_NORMAL as u64], 0);
+    assert_eq!(with(vec![other, cached([(5, 20)])]), (3, 0), "that was later");
+}
+
+#[test]
+fn processes_share_what_is_cached() {
+    let events = || vec![size(100 * PAGE), image(vec![mapping(0, 16)]), read(0), fork()];
+    let mut events: Vec<(TaskId, EventKind)> = events().into_iter().map(|kind| (TaskId(0), kind)).collect();
+    events.push((TaskId(1), read(3)));
+    events.extend([1, 0].map(|task| (TaskId(task), EventKind::Exit(ExitStatus::Code(0)))));
+    let scratch = super::tests::recording_of((0..).zip(events));
+    let replay = Replay::open(&scratch, ReplayOptions::default()).unwrap();
+    let (mut most, mut files) = (0, 0);
+    let report = replay
+        .run_watched(&mut |_, _| {}, &mut |moment| {
+            most = most.max(moment.memory.frames().reports().totals().present);
+            files = files.max(moment.memory.file_totals().cached);
+        })
+        .unwrap();
+    assert!(report.is_good(), "{report:?}");
+    assert_eq!(files, 16, "{most} pages of RAM");
+    assert!(report.processes.iter().all(|process| process.quire.resident_file == 16 * PAGE));
+}
+
+fn refused(page: u64) -> EventKind {
+    EventKind::Fault(Fault {
+        addr: AT + page * PAGE,
+        access: Access::Read,
+        mode: Mode::User,
+        outcome: Outcome::Denied(Denial::NoBacking),
+        inferred: false,
+    })
+}
+
+#[test]
+fn what_is_past_the_end_is_refused_and_what_is_cut_off_is_gone() {
+    let cut = |bytes| file(FileChange::Size { bytes, cause: SizeCause::Call });
+    let events = |then: Vec<EventKind>| {
+        let first = vec![size(9 * PAGE), image(vec![mapping(0, 16)]), read(1), refused(9), cut(4 * PAGE)];
+        first.into_iter().chain(then).collect()
+    };
+    assert_eq!(pages(events(vec![])), (4, 0));
+    assert_eq!(pages(events(vec![refused(4)])), (4, 0));
+    assert_eq!(pages(events(vec![size(8 * PAGE), read(6)])), (8, 0));
+    // Linux locks what there is, and says that it was not all.
+    let lock = call(libc::SYS_mlock, [AT, 9 * PAGE, 0], (-i64::from(libc::ENOMEM)) as u64);
+    assert_eq!(pages(events(vec![lock])), (4, 0));
+}
+
+#[test]
+fn what_is_evicted_or_punched_out_is_mapped_no_more() {
+    let first = || vec![size(16 * PAGE), image(vec![mapping(0, 16)]), read(0), write(AT + 2 * PAGE)];
+    let with = |more: Vec<EventKind>| pages(first().into_iter().chain(more).collect());
+    assert_eq!(with(vec![evicted([(0, 4)])]), (12, 1), "a copy stays");
+    assert_eq!(with(vec![evicted([(0, 4)]), read(0)]), (13, 1));
+    assert_eq!(with(vec![evicted([(0, 4)]), cached([(0, 16)]), read(0)]), (15, 1));
+    assert_eq!(with(vec![file(FileChange::Punched(PAGE / 2..4 * PAGE))]), (13, 1));
+}
+
+#[test]
+fn pages_of_a_new_image_are_those_that_were_there() {
+    let resident = vec![
+        PageRun { start: AT, pages: 3, file: true },
+        PageRun { start: AT + 5 * PAGE, pages: 1, file: false },
+    ];
+    let mapped = Mapping { resident, ..mapping(0, 16) };
+    assert_eq!(pages(vec![size(16 * PAGE), image(vec![mapped])]), (3, 1));
+}
+
+/// The machine has RAM for what is mapped of them, and not for what they have.
+#[test]
+fn files_cost_what_is_mapped_of_them() {
+    const BYTES: u64 = 1 << 40;
+    let many = || (0..40).map(|page| read(page * 1000));
+    let events = || [size(BYTES), image(vec![mapping(0, BYTES / PAGE)])].into_iter().chain(many());
+    let report = replayed(ReplayOptions::default(), events().collect());
+    assert_eq!(report.processes[0].quire.resident_file / PAGE, 40 * 16);
+    assert!(report.ram < 8 << 20, "{} KiB", report.ram >> 10);
+    // The same with a limit, and with contents.
+    let swap = Some(SwapSpec { kind: SwapKind::Ram, bytes: 8 << 20 });
+    let limited = ReplayOptions { limit: Some(1 << 20), swap, contents: true, ..ReplayOptions::default() };
+    let report = replayed(limited, events().collect());
+    assert_eq!((report.processes[0].quire.resident_file / PAGE, report.does_not_fit), (40 * 16, None));
+}
+
+/// A machine that is too small for all files drops those that nothing maps.
+#[test]
+fn what_nothing_maps_gives_way() {
+    const PAGES: u64 = 512;
+    let one = |round: u64| {
+        let first = round * PAGES;
+        let reads = (0..PAGES / 16).map(|part| read(part * 16));
+        [map(AT, first, PAGES, false)].into_iter().chain(reads)
+    };
+    let events: Vec<EventKind> =
+        [size(100 * PAGES * PAGE), image(Vec::new())].into_iter().chain((0..20).flat_map(one)).collect();
+    let small = ReplayOptions { memory: Some(12 << 20), ..ReplayOptions::default() };
+    let report = replayed(small, events);
+    assert_eq!(report.does_not_fit, None);
+    assert_eq!(report.processes[0].quire.resident_file / PAGE, PAGES);
+}
