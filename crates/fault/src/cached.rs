@@ -56,8 +56,14 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         // Before the folio is locked.
         let copy = if copies { Some(self.allocate_copy()?) } else { None };
         let installed = match file.find(tables.memory().memcgs(), page) {
-            Lookup::PastEnd => Err(FaultError::PastEnd.into()),
-            Lookup::Nothing | Lookup::Busy => Err(Refusal::File(FilePage { index: page, dirties })),
+            Lookup::PastEnd => {
+                self.map_neighbours((table, index));
+                Err(FaultError::PastEnd.into())
+            }
+            Lookup::Nothing | Lookup::Busy => {
+                self.map_neighbours((table, index));
+                Err(Refusal::File(FilePage { index: page, dirties }))
+            }
             Lookup::Folio(folio) if dirties && !is_dirty(&folio) => {
                 Err(Refusal::File(FilePage { index: page, dirties }))
             }
@@ -154,6 +160,26 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         tables.space().residency.page_mapped(false);
         locked.install(index, Entry::Leaf(Leaf { pfn: folio.head(), flags }));
         Ok(())
+    }
+
+    /// Maps what is around a page that is not there yet, or never: Linux does so before it looks for the page
+    /// itself, and once more when it has been read.
+    #[cold]
+    fn map_neighbours(&self, (table, index): (Pfn, usize)) {
+        let Self { tables, pin, fault, .. } = *self;
+        if fault.is_write() || fault.space.is_killed() {
+            return;
+        }
+        let locked = tables.lock(pin, table, Level::PTE);
+        if locked.is_dead() {
+            return;
+        }
+        if tables.space().pageouts.is_discarding() {
+            tables.space().flush_discarded(tables.memory().frames(), pin, page_of(fault.addr));
+        }
+        let freed = self.map_around(&locked, index);
+        drop(locked);
+        tables.memory().frames().free_chain(pin, freed);
     }
 
     /// Maps pages around entry `index` of the locked table that are cached and not locked, as Linux's

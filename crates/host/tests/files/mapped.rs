@@ -89,19 +89,31 @@ fn a_fault_maps_what_is_cached_around_it() {
     }
 }
 
-/// As on Linux, also if the page itself has to be read first.
+/// As Linux does before it looks for the page itself, and again when that was read.
 #[test]
-fn a_fault_that_reads_its_page_maps_what_was_cached_around_it() {
+fn what_is_cached_around_a_page_that_is_not_is_mapped() {
     let machine = machine(16, 1);
-    let (backing, _) = MemoryFile::new(numbered(64));
-    let file = machine.memory().create_file(backing, 64 * PAGE).unwrap();
+    let (backing, store) = MemoryFile::new(numbered(12));
+    let file = machine.memory().create_file(backing, 12 * PAGE).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
-    for at in [5, 7, 20] {
-        assert_eq!(read_file(&file, at * PAGE, 8), (at + 1).to_le_bytes());
-    }
-    let addr = space.mmap_file(&file_request(0, 64, READ, PRIVATE), &file).unwrap();
-    assert_eq!(read(&cpu, &space, page(addr, 3)), 4);
-    assert_eq!((space.figures().resident_file, file.figures().cached), (3 * PAGE, 4));
+    let map = |at: u64, protection, sharing| {
+        let request = file_request(0, 16, protection, sharing).at(VirtAddr(at * GIB), MapFlags::FIXED);
+        space.mmap_file(&request, &file).unwrap()
+    };
+    let (first, second, third) = (map(1, READ, PRIVATE), map(2, READ, PRIVATE), map(3, RW, SHARED));
+    let resident = || space.figures().resident_file / PAGE;
+    assert_eq!(read_file(&file, 2 * PAGE, (3 * PAGE) as usize).len() as u64, 3 * PAGE);
+    assert_eq!(read(&cpu, &space, page(first, 8)), 9);
+    assert_eq!(resident(), 4, "the page, and three");
+    assert_eq!(cpu.program(&space).read_u64(page(second, 13)), Err(PAST_END));
+    assert_eq!(resident(), 8, "those, and not the page");
+    store.fails_reads.store(true, Ordering::Relaxed);
+    assert_eq!(cpu.program(&space).read_u64(page(third, 9)), Err(BUS));
+    assert_eq!(resident(), 12, "also where reading fails");
+    store.fails_reads.store(false, Ordering::Relaxed);
+    space.madvise(third, 16 * PAGE, Advice::DontNeed).unwrap();
+    write(&cpu, &space, page(third, 9), 1);
+    assert_eq!(resident(), 9, "a write maps its page alone");
 }
 
 #[test]
