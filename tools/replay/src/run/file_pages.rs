@@ -6,6 +6,7 @@
 //! else before.
 
 use super::RunningReplay;
+use super::work::looks_at;
 use crate::ahead::Upcoming;
 use crate::around::around;
 use crate::page_set::PageSet;
@@ -17,8 +18,10 @@ use std::ops::Range;
 
 /// Events that are looked at ahead for what a touch made Linux read.
 const MOST_AHEAD: u64 = 64;
-/// Events that pay for a look at one page that may be dropped.
-const EVENTS_OF_LOOK: u64 = 16;
+/// The most pages that come in with a touch: those around it, and itself.
+const MOST_BROUGHT: u64 = 17;
+/// Pages that are looked at for each event where memory is short, beside those that are dropped.
+const LOOKS_OF_EVENT: u64 = 64;
 
 /// A mapping of an address space that is none of a file whose size is known: touches of it need nothing. Until
 /// a call changes mappings.
@@ -65,6 +68,7 @@ impl RunningReplay<'_> {
             return;
         };
         let page_at = |addr: u64| mapping.page_offset + ((addr - addrs.start) >> PAGE_SHIFT);
+        let extra = self.extra_charge();
         let Some(file) = self.files.known(number) else { return };
         let page = page_at(addr);
         let mut read = PageSet::default();
@@ -77,6 +81,14 @@ impl RunningReplay<'_> {
         if reads(fault, &mapping) {
             let window = around(addr & !(PAGE_SIZE - 1), &addrs);
             let pages = page_at(window.start)..page_at(window.end - 1) + 1;
+            if let Some(limit) = &self.options.limit {
+                limit.set_before(
+                    self.machine.memory(),
+                    &self.spaces_charge,
+                    &extra,
+                    MOST_BROUGHT * PAGE_SIZE,
+                );
+            }
             let cpu = event.cpu as usize % self.vcpus.len();
             self.vcpus[cpu].run(|| file.bring_in(space, pages, &read));
         }
@@ -90,15 +102,15 @@ impl RunningReplay<'_> {
         if self.event < self.unused.from || !self.files.any_known() {
             return;
         }
-        let (mut looked_at, files) = (0, &mut self.files);
+        let (mut kept, files) = (0, &mut self.files);
         self.vcpus[0].run(|| {
             for file in files.all_known() {
-                looked_at += 1 + file.cached();
                 file.drop_unused();
+                kept += 1 + file.cached();
             }
         });
-        super::work::looks_at(looked_at);
-        self.unused.from = self.event.saturating_add(looked_at / EVENTS_OF_LOOK);
+        looks_at(kept);
+        self.unused.from = self.event.saturating_add(kept / LOOKS_OF_EVENT);
     }
 
     /// The replay has ended: no file is open any more.
