@@ -70,6 +70,15 @@ pub struct ProcessReport {
     pub allocator: AllocatorFigures,
 }
 
+/// Whether resident memory was as much as Linux's: within 5 %, or 256 KiB.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Residency {
+    /// Anonymous memory (`RssAnon`).
+    pub anonymous: bool,
+    /// Pages of files and shared memory (`RssFile` and `RssShmem`).
+    pub files: bool,
+}
+
 /// Touches that faulted on Linux and went through without a fault here. A large folio, a page that another
 /// process faulted in, or a fault that Linux took twice explains them; they are counted so that none is taken
 /// for a fault.
@@ -107,6 +116,18 @@ impl ProcessReport {
     /// All results are Linux's, and the audit found nothing.
     pub fn is_good(&self) -> bool {
         self.mismatches == 0 && self.audit.is_empty()
+    }
+
+    /// Whether its resident memory was as much as on Linux, each at the end of an address space; `None` if
+    /// Linux's figures are not known.
+    pub fn residency(&self) -> Option<Residency> {
+        const NEAR: u64 = 256 << 10;
+        let near = |quire: u64, linux: u64| quire.abs_diff(linux) <= NEAR.max(linux / 20);
+        let (quire, linux) = (&self.quire, self.linux.as_ref()?);
+        Some(Residency {
+            anonymous: near(quire.resident_anonymous, linux.rss_anon),
+            files: near(quire.resident_file, linux.rss_file.saturating_add(linux.rss_shmem)),
+        })
     }
 
     /// Pages that the kernel brought in for others than the program's threads: for direct input and output,

@@ -116,6 +116,11 @@ impl<'m> FileIds<'m> {
         !self.files.is_empty()
     }
 
+    /// How many files have a size that is known.
+    pub(super) fn known_count(&self) -> u64 {
+        self.files.len() as u64
+    }
+
     /// Those whose size is known.
     pub(super) fn all_known(&mut self) -> impl Iterator<Item = &mut KnownFile<'m>> {
         self.files.values_mut()

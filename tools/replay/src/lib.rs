@@ -114,7 +114,7 @@ pub use again::PeakUse;
 pub use charge::KernelCosts;
 pub use ends::{SpaceEnd, SpaceEnds};
 pub use error::ReplayError;
-pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, TableFigures};
+pub use figures::{AllocatorFigures, AlreadyPresent, ProcessReport, Residency, TableFigures};
 pub use forks::ForkFigures;
 pub use heat::{HeatCell, HeatMap, HeatPlace};
 pub use life::{FolioFigures, LifeFigures, LifeSample, MOST_SAMPLES, ProcessLife};

@@ -16,8 +16,8 @@ const SPACES_OF_EVENT: u64 = 16;
 /// The memcg of the programs and what Linux would allow them.
 ///
 /// Linux charges page tables to the cgroup too, and what else it keeps for the programs, and drops clean
-/// pages of files before it pages out. Quire charges none of that, and pages of files stay until there is a
-/// page cache. So the memcg's limit is lowered by the tables and the rest, and raised by the pages of files.
+/// pages of files before it pages out. Quire charges none of that, and does not reclaim pages of files. So
+/// the memcg's limit is lowered by the tables and the rest, and raised by the pages of files.
 /// Shared memory and locked files, whose pages are among those of files here, lower it again: they stay in
 /// memory. Where the charge that Linux makes beside anonymous and shared memory was measured, it is used
 /// instead of the tables and what the kernel keeps.

@@ -84,7 +84,7 @@ impl fmt::Display for DoesNotFit {
 pub struct HeldMemory {
     /// Anonymous pages that are mapped. They can go to swap, unless they are locked.
     pub anonymous: u64,
-    /// Pages of files and of shared memory. They stay: there is no page cache that could read them again.
+    /// Pages of files and of shared memory. They stay while they are mapped: reclaim does not see them yet.
     pub files: u64,
     /// Shared memory, each page once for all that map it: what of it counts within a limit.
     pub shared: u64,
@@ -103,7 +103,7 @@ impl fmt::Display for HeldMemory {
         let Self { anonymous, files, shared, locked, page_tables, compressed_swap, free } = self;
         write!(
             f,
-            "{} kB of anonymous pages, {} kB of pages of files (which stay until there is a page cache), {} kB of shared \
+            "{} kB of anonymous pages, {} kB of pages of files (which stay while they are mapped), {} kB of shared \
              memory, {} kB of page tables, {} kB of compressed swap; {} kB of the mappings are locked, {} kB are free",
             anonymous >> 10,
             files >> 10,
@@ -161,6 +161,9 @@ pub struct ReplayReport {
     pub limited: bool,
     /// The host had less free memory than the machine was to have: with more, other figures may be found.
     pub host_is_short: bool,
+    /// Files whose sizes the recording has: of these a process has the pages that Linux mapped, and of others
+    /// those that it touched.
+    pub known_files: u64,
     /// What the recording knows of pages that were used again: how far the figures of a shortage can be
     /// believed.
     pub uses: UseSource,

@@ -62,6 +62,8 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "peak_resident": linux.vm_hwm,
             "resident_anonymous": linux.rss_anon,
             "resident_file": linux.rss_file + linux.rss_shmem,
+            "rss_file": linux.rss_file,
+            "rss_shmem": linux.rss_shmem,
             "peak_mapped": linux.vm_peak,
             "data": linux.vm_data,
             "stack": linux.vm_stk,
@@ -71,6 +73,10 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "peak_mappings": linux.mappings_peak,
             "minor_faults": linux.minor_faults,
             "major_faults": linux.major_faults,
+        })),
+        "residency": process.residency().map(|near| json!({
+            "anonymous": near.anonymous,
+            "file": near.files,
         })),
         "allocator": allocator(&process.allocator),
         "recording": {
@@ -82,6 +88,7 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "seconds": report.elapsed.as_secs_f64(),
             "events_per_second": report.events_per_second(),
             "ram": report.ram,
+            "known_files": report.known_files,
             "tlb_hits": report.machine.tlb_hits,
             "tlb_misses": report.machine.tlb_misses,
             "shootdowns": report.machine.shootdowns,

@@ -5,7 +5,7 @@ use super::losses::losses;
 use super::{command_line, say, say_line, shorten};
 use comfy_table::Table;
 use quire_output::Shown;
-use quire_replay::{ProcessReport, ReplayReport};
+use quire_replay::{ProcessReport, ReplayReport, Residency};
 use std::path::Path;
 
 /// Processes of one recording that get a line of their own; of more, the busiest.
@@ -144,6 +144,22 @@ pub(crate) fn memory(report: &ReplayReport) -> String {
     text
 }
 
+/// Whether processes had as much resident memory as on Linux, where a replay can have it.
+fn resident(report: &ReplayReport) -> Option<String> {
+    let known: Vec<_> = report.processes.iter().filter_map(ProcessReport::residency).collect();
+    if report.known_files == 0 || report.limited || known.is_empty() {
+        return None;
+    }
+    let count = |near: fn(&Residency) -> bool| known.iter().filter(|residency| near(residency)).count();
+    Some(format!(
+        "resident   of {} processes {} have as much anonymous memory as on Linux, and {} as much of files (within 5 % \
+         or 256 kB)",
+        known.len(),
+        count(|near| near.anonymous),
+        count(|near| near.files),
+    ))
+}
+
 /// All mismatches and findings.
 fn notes(report: &ReplayReport) {
     if let Some(damage) = &report.damage {
@@ -162,6 +178,9 @@ fn notes(report: &ReplayReport) {
              mapped",
             tlb + tables
         ));
+    }
+    if let Some(resident) = resident(report) {
+        say(resident);
     }
     let dependent: u64 = report.processes.iter().map(|process| process.settings_dependent).sum();
     if dependent > 0 {

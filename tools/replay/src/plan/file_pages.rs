@@ -147,3 +147,76 @@ impl PlannedFiles {
 fn bytes_of(runs: &[IndexRun]) -> u64 {
     runs.len() as u64 * RUN_BYTES
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_trace::event::SizeCause;
+
+    const AT: u64 = 0x1000_0000_0000;
+    const PLACE: (u64, u64) = (3, 4);
+
+    fn size(pages: u64) -> FileChange {
+        FileChange::Size { bytes: pages << PAGE_SHIFT, cause: SizeCause::Seen }
+    }
+
+    fn files(pages: u64) -> (PlannedFiles, Budget) {
+        let (mut files, mut budget) = (PlannedFiles::default(), Budget::SMALL);
+        assert!(files.change(&mut budget, (PLACE, &size(pages)), 0));
+        (files, budget)
+    }
+
+    #[test]
+    fn each_page_counts_once_as_far_as_the_file_goes() {
+        let (mut files, mut budget) = files(20);
+        let offset = 3 << PAGE_SHIFT;
+        let (here, there) = (AT, AT + (1 << 40));
+        let [first, second] = [here, there].map(|at| files.at(PLACE, offset, at).unwrap());
+        assert_eq!(files.at((3, 5), 0, AT), None, "its size is not known");
+        let whole = here..here + (40 << PAGE_SHIFT);
+        let mut bring = |brought| {
+            assert!(files.bring_in(&mut budget, brought));
+            files.pages
+        };
+        assert_eq!(bring(first.one(here + 0x123)), 1);
+        assert_eq!(bring(first.window(here + 0x1234, &whole)), 16);
+        assert_eq!(bring(second.all(&(there..there + (4 << PAGE_SHIFT)))), 16);
+        // Moved, it shows the same.
+        assert_eq!(bring(second.moved(there, here).one(here)), 16);
+        assert_eq!(bring(first.window(here + (39 << PAGE_SHIFT), &whole)), 16, "past the end");
+        assert_eq!(bring(first.all(&whole)), 17);
+    }
+
+    /// What the replay maps lies within what is planned, wherever the mapping begins.
+    #[test]
+    fn windows_cover_what_is_mapped() {
+        let (files, _) = files(1000);
+        for start in (0..40).map(|page| AT + (page << PAGE_SHIFT)) {
+            let part = start..start + (100 << PAGE_SHIFT);
+            let at = files.at(PLACE, 50 << PAGE_SHIFT, start).unwrap();
+            for addr in (part.start..part.end).step_by(1 << PAGE_SHIFT) {
+                let mapped = around(addr, &part);
+                let planned = at.window(addr, &part).pages;
+                assert!(planned.start <= at.page(mapped.start) && at.page(mapped.end - 1) < planned.end);
+                assert!(planned.end - planned.start <= 32, "{planned:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_many_mappings_show_costs_a_look_at_each() {
+        let (mut files, mut budget) = files(1000);
+        let at = files.at(PLACE, 0, AT).unwrap();
+        let runs = |first| vec![IndexRun { first, pages: 1 }];
+        let mut gone = |files: &mut PlannedFiles, page| {
+            files.change(&mut budget, (PLACE, &FileChange::Evicted(runs(page))), 1 << 20)
+        };
+        assert!((0..100).all(|page| gone(&mut files, page)), "nothing is mapped");
+        assert!(files.bring_in(&mut Budget::SMALL, at.one(AT)));
+        assert!(!(0..100).all(|_| gone(&mut files, 0)));
+        assert!(
+            files.change(&mut Budget::SMALL, (PLACE, &size(2)), 1 << 30),
+            "what is cut off is not mapped"
+        );
+    }
+}

@@ -113,9 +113,10 @@ impl RunningReplay<'_> {
         self.unused.from = self.event.saturating_add(kept / LOOKS_OF_EVENT);
     }
 
-    /// The replay has ended: no file is open any more.
+    /// The replay has ended: no file is open any more. How many there were is kept.
     pub(super) fn close_files(&mut self) {
         let files = std::mem::take(&mut self.files);
+        self.known_files = files.known_count();
         self.vcpus[0].run(|| drop(files));
     }
 }

@@ -124,6 +124,8 @@ pub(super) struct RunningReplay<'m> {
     /// Threads that live.
     threads: u64,
     files: FileIds<'m>,
+    /// Those whose sizes are known.
+    known_files: u64,
     other_mapping: OtherMapping,
     unused: Unused,
     own_files: OwnFiles,
@@ -197,6 +199,7 @@ impl<'m> RunningReplay<'m> {
             processes: Vec::new(),
             threads: 0,
             files: FileIds::default(),
+            known_files: 0,
             other_mapping: OtherMapping::default(),
             unused: Unused::default(),
             shared: SharedMemory::default(),
@@ -460,6 +463,7 @@ impl<'m> RunningReplay<'m> {
             reuses_gone: self.reuses_gone,
             limited: self.options.limited,
             host_is_short: false,
+            known_files: self.known_files,
             does_not_fit: self.does_not_fit,
             uses: self.options.uses,
             ram: memory.frames().reports().totals().present * 4096,
