@@ -1,6 +1,7 @@
 //! One JSON object a process.
 
-use quire_replay::{AllocatorFigures, DoesNotFit, PressureFigures, ProcessReport, ReplayReport};
+use quire_replay::{AllocatorFigures, DoesNotFit, PressureFigures, ProcessReport, ReplayReport, Residency};
+use quire_trace::event::LinuxFigures;
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -58,26 +59,8 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
         "first_mismatches": process.first_mismatches.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "audit": audit,
         "quire": quire(process),
-        "linux": process.linux.as_ref().map(|linux| json!({
-            "peak_resident": linux.vm_hwm,
-            "resident_anonymous": linux.rss_anon,
-            "resident_file": linux.rss_file + linux.rss_shmem,
-            "rss_file": linux.rss_file,
-            "rss_shmem": linux.rss_shmem,
-            "peak_mapped": linux.vm_peak,
-            "data": linux.vm_data,
-            "stack": linux.vm_stk,
-            "page_tables": linux.vm_pte,
-            "peak_page_tables": linux.vm_pte_peak,
-            "mappings": linux.mappings,
-            "peak_mappings": linux.mappings_peak,
-            "minor_faults": linux.minor_faults,
-            "major_faults": linux.major_faults,
-        })),
-        "residency": process.residency().map(|near| json!({
-            "anonymous": near.anonymous,
-            "file": near.files,
-        })),
+        "linux": process.linux.as_ref().map(linux),
+        "residency": process.residency().map(residency),
         "allocator": allocator(&process.allocator),
         "recording": {
             "events": report.events,
@@ -105,6 +88,31 @@ fn object(file: &Path, report: &ReplayReport, process: &ProcessReport) -> Value 
             "allocator": allocator(&report.allocator),
         },
     })
+}
+
+/// Linux's figures.
+fn linux(linux: &LinuxFigures) -> Value {
+    json!({
+        "peak_resident": linux.vm_hwm,
+        "resident_anonymous": linux.rss_anon,
+        "resident_file": linux.rss_file + linux.rss_shmem,
+        "rss_file": linux.rss_file,
+        "rss_shmem": linux.rss_shmem,
+        "peak_mapped": linux.vm_peak,
+        "data": linux.vm_data,
+        "stack": linux.vm_stk,
+        "page_tables": linux.vm_pte,
+        "peak_page_tables": linux.vm_pte_peak,
+        "mappings": linux.mappings,
+        "peak_mappings": linux.mappings_peak,
+        "minor_faults": linux.minor_faults,
+        "major_faults": linux.major_faults,
+    })
+}
+
+/// Where resident memory is as much as Linux's.
+fn residency(near: Residency) -> Value {
+    json!({ "anonymous": near.anonymous, "file": near.files })
 }
 
 fn memory(figures: &PressureFigures) -> Value {

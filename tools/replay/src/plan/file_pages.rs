@@ -160,8 +160,12 @@ mod tests {
         FileChange::Size { bytes: pages << PAGE_SHIFT, cause: SizeCause::Seen }
     }
 
+    fn small() -> Budget {
+        Budget::SMALL
+    }
+
     fn files(pages: u64) -> (PlannedFiles, Budget) {
-        let (mut files, mut budget) = (PlannedFiles::default(), Budget::SMALL);
+        let (mut files, mut budget) = (PlannedFiles::default(), small());
         assert!(files.change(&mut budget, (PLACE, &size(pages)), 0));
         (files, budget)
     }
@@ -212,10 +216,10 @@ mod tests {
             files.change(&mut budget, (PLACE, &FileChange::Evicted(runs(page))), 1 << 20)
         };
         assert!((0..100).all(|page| gone(&mut files, page)), "nothing is mapped");
-        assert!(files.bring_in(&mut Budget::SMALL, at.one(AT)));
+        assert!(files.bring_in(&mut small(), at.one(AT)));
         assert!(!(0..100).all(|_| gone(&mut files, 0)));
         assert!(
-            files.change(&mut Budget::SMALL, (PLACE, &size(2)), 1 << 30),
+            files.change(&mut small(), (PLACE, &size(2)), 1 << 30),
             "what is cut off is not mapped"
         );
     }
