@@ -218,9 +218,6 @@ mod tests {
         assert!((0..100).all(|page| gone(&mut files, page)), "nothing is mapped");
         assert!(files.bring_in(&mut small(), at.one(AT)));
         assert!(!(0..100).all(|_| gone(&mut files, 0)));
-        assert!(
-            files.change(&mut small(), (PLACE, &size(2)), 1 << 30),
-            "what is cut off is not mapped"
-        );
+        assert!(files.change(&mut small(), (PLACE, &size(2)), 1 << 30), "what is cut off is not mapped");
     }
 }
