@@ -1,6 +1,7 @@
 //! Building the address space that a program begins with.
 
 use super::files::FileIds;
+use super::page_set::PageSet;
 use crate::space::HostSpace;
 use quire_arch::{Access, VirtAddr, VirtRange};
 use quire_host::Machine;
@@ -179,6 +180,10 @@ pub(super) fn build<'m>(
             left -= pages;
             let private = !mapping.shared && !run.file && mapping.write;
             let access = if private { Access::Write } else { Access::Read };
+            if let Some(file) = file.filter(|_| is_cached).and_then(|number| files.known(number)) {
+                let first = offset / PAGE + run.start.saturating_sub(mapping.start) / PAGE;
+                file.bring_in(&space, first..first.saturating_add(pages), &PageSet::default());
+            }
             for page in 0..pages {
                 if let Err(error) = space.fault(VirtAddr(run.start + page * PAGE), access) {
                     let words = format!("exec: resident page {:#x}: {error}", run.start + page * PAGE);

@@ -176,9 +176,24 @@ impl<'m> KnownFile<'m> {
         self.linux.has(page)
     }
 
-    /// `page` comes in by a touch.
+    /// A touch of `page` made Linux read it with others, `bytes` in all, and the recording does not have which:
+    /// those around it, which are added to `read`.
+    pub(super) fn read_around(&mut self, page: u64, bytes: u64, read: &mut PageSet) {
+        let pages = (bytes / PAGE_SIZE).max(1);
+        let first = page.saturating_sub(pages / 2);
+        let end = first.saturating_add(pages).min(self.pages());
+        match &mut self.linux {
+            OnLinux::Known { cached } => cached.add(first..end),
+            OnLinux::Unknown { gone } => gone.remove(first..end),
+        }
+        read.add(first..end);
+    }
+
+    /// `page` comes in by a touch, if the file has it.
     pub(super) fn touched(&mut self, page: u64) {
-        self.here.add(page..page.saturating_add(1));
+        if page < self.pages() {
+            self.here.add(page..page + 1);
+        }
     }
 
     /// Brings those of these pages in that Linux had in its cache, or that `more` names, for the program in

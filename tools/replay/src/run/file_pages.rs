@@ -3,19 +3,24 @@
 //! A read of a page that Linux had not cached is a major fault. Linux then reads it with others, lets go of
 //! the mapping meanwhile, and makes the fault again: it maps what has come in around the page by then. The
 //! recording has that after the touch. So the replay looks for it ahead, as far as the thread does nothing
-//! else before.
+//! else before. Where it has nothing, Linux read as much around the page as it reads ahead.
 
 use super::RunningReplay;
+use super::brought_in::{ACCESSIBLE, is_locked};
 use super::work::looks_at;
 use crate::ahead::Upcoming;
+use crate::args::{Lock, Locking, PROTECTIONS, populates};
 use crate::around::around;
+use crate::overlap::pages_of;
 use crate::page_set::PageSet;
 use crate::space::HostSpace;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_mm::space::{Mapping, VmFlags};
-use quire_trace::event::{Access, Event, EventKind, Fault, FileChange, FileEvent};
+use quire_trace::event::{Access, Call, Event, EventKind, Fault, FileChange, FileEvent, TaskId};
 use std::ops::Range;
 
+/// What Linux reads around a page if the host was not told otherwise, in bytes.
+const READ_AHEAD: u64 = 128 << 10;
 /// Events that are looked at ahead for what a touch made Linux read.
 const MOST_AHEAD: u64 = 64;
 /// The most pages that come in with a touch: those around it, and itself.
@@ -73,27 +78,72 @@ impl RunningReplay<'_> {
         let page = page_at(addr);
         let mut read = PageSet::default();
         if !file.is_cached(page) {
-            let (device, inode) = file.place();
-            read_next(event, (self.event, (device, inode)), upcoming, &mut read);
-            // It comes in by the fault itself.
+            read_next(event, (self.event, file.place()), upcoming, &mut read);
+            if read.len() == 0 {
+                file.read_around(page, self.header.read_ahead.unwrap_or(READ_AHEAD), &mut read);
+            }
+            // It comes in by the touch, which is a major fault.
             read.remove(page..page + 1);
         }
-        if reads(fault, &mapping) {
+        let pages = if reads(fault, &mapping) {
             let window = around(addr & !(PAGE_SIZE - 1), &addrs);
-            let pages = page_at(window.start)..page_at(window.end - 1) + 1;
-            if let Some(limit) = &self.options.limit {
-                limit.set_before(
-                    self.machine.memory(),
-                    &self.spaces_charge,
-                    &extra,
-                    MOST_BROUGHT * PAGE_SIZE,
-                );
-            }
-            let cpu = event.cpu as usize % self.vcpus.len();
-            self.vcpus[cpu].run(|| file.bring_in(space, pages, &read));
+            page_at(window.start)..page_at(window.end - 1) + 1
+        } else {
+            page..page + 1
+        };
+        if let Some(limit) = &self.options.limit {
+            let coming = MOST_BROUGHT * PAGE_SIZE;
+            limit.set_before(self.machine.memory(), &self.spaces_charge, &extra, coming);
         }
-        if page < file.pages() {
-            file.touched(page);
+        let cpu = event.cpu as usize % self.vcpus.len();
+        self.vcpus[cpu].run(|| file.bring_in(space, pages, &read));
+        file.touched(page);
+    }
+
+    /// Brings what Linux had cached into the cache for a call that is about to populate or lock it.
+    pub(super) fn bring_for_call(&mut self, cpu: usize, task: TaskId, call: &Call) {
+        let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
+        let Some(space) = &task.space else { return };
+        if !self.files.any_known() || call.errno().is_some() {
+            return;
+        }
+        let [first, second, third, flags, _, offset] = call.args;
+        let mut parts = Vec::new();
+        let mut add = |range: Range<u64>| {
+            let (start, end) = (VirtAddr(range.start), VirtAddr(range.end));
+            space.mappings().for_each_in(start, end, |mapping| {
+                let Some(file) = mapping.file.filter(|_| mapping.flags.intersects(ACCESSIBLE)) else {
+                    return;
+                };
+                let (start, end) = (mapping.range.start().0, mapping.range.end().0);
+                let page = |addr: u64| mapping.page_offset + ((addr - start) >> PAGE_SHIFT);
+                parts.push((file, page(start.max(range.start))..page(end.min(range.end))));
+            });
+        };
+        match i64::from(call.number) {
+            libc::SYS_mmap => {
+                let at_once = flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) as u64 != 0;
+                let comes = (at_once || is_locked(space.locks_future())) && third & PROTECTIONS != 0;
+                let file = call.file().filter(|file| comes && self.files.knows(file));
+                let number = file.map(|file| self.files.id(file.device, file.inode, &file.name));
+                let page = offset >> PAGE_SHIFT;
+                parts
+                    .extend(number.map(|file| (file, page..page.saturating_add(second.div_ceil(PAGE_SIZE)))));
+            }
+            libc::SYS_madvise if populates(third) => add(pages_of(first, second)),
+            _ => {
+                if let Some(Locking { mapped: Some((range, Lock::Now)), .. }) =
+                    Locking::of(call, &pages_of(first, second))
+                {
+                    add(range);
+                }
+            }
+        }
+        let none = PageSet::default();
+        for (number, pages) in parts {
+            if let Some(file) = self.files.known(number) {
+                self.vcpus[cpu].run(|| file.bring_in(space, pages, &none));
+            }
         }
     }
 

@@ -170,6 +170,12 @@ impl RunningReplay<'_> {
             let extra = self.extra_charge();
             limit.set_before(self.machine.memory(), &self.spaces_charge, &extra, coming);
         }
+        drop(space);
+        if may_bring_in {
+            self.bring_for_call(cpu, event.task, call);
+        }
+        let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
+        let space = task.acting(&self.processes[process].limits)?;
         let resident = || {
             let figures = space.figures();
             figures.resident_anonymous + figures.resident_file
