@@ -99,7 +99,7 @@ impl PlannedFiles {
     }
 
     /// Pages come in. `false` if that is too much.
-    pub(super) fn bring_in(&mut self, budget: &mut Budget, brought: Brought) -> bool {
+    pub(super) fn bring_in(&mut self, budget: &mut Budget, brought: &Brought) -> bool {
         let Some(file) = self.files.get_mut(brought.file) else { return true };
         let before = file.pages.len();
         file.pages.add(brought.pages.start..brought.pages.end.min(file.size));
@@ -178,8 +178,8 @@ mod tests {
         let [first, second] = [here, there].map(|at| files.at(PLACE, offset, at).unwrap());
         assert_eq!(files.at((3, 5), 0, AT), None, "its size is not known");
         let whole = here..here + (40 << PAGE_SHIFT);
-        let mut bring = |brought| {
-            assert!(files.bring_in(&mut budget, brought));
+        let mut bring = |brought: Brought| {
+            assert!(files.bring_in(&mut budget, &brought));
             files.pages
         };
         assert_eq!(bring(first.one(here + 0x123)), 1);
@@ -216,7 +216,7 @@ mod tests {
             files.change(&mut budget, (PLACE, &FileChange::Evicted(runs(page))), 1 << 20)
         };
         assert!((0..100).all(|page| gone(&mut files, page)), "nothing is mapped");
-        assert!(files.bring_in(&mut small(), at.one(AT)));
+        assert!(files.bring_in(&mut small(), &at.one(AT)));
         assert!(!(0..100).all(|_| gone(&mut files, 0)));
         assert!(files.change(&mut small(), (PLACE, &size(2)), 1 << 30), "what is cut off is not mapped");
     }

@@ -376,7 +376,7 @@ impl Needs {
         image.held = bytes;
         let mut ok = self.budget.hold(bytes);
         for brought in image.brought.drain(..) {
-            ok &= self.files.bring_in(&mut self.budget, brought);
+            ok &= self.files.bring_in(&mut self.budget, &brought);
         }
         self.check(ok);
         self.grown = true;
