@@ -168,7 +168,7 @@ pub(super) fn build<'m>(
         let offset = if file.is_some() { mapping.offset } else { mapping.start };
         let made = quire_mm::space::Mapping { range, flags, page_offset: offset / PAGE, file };
         let installed = match opening {
-            Some(opening) => space.install_file(&made, opening),
+            Some(opening) => space.files().install(&made, opening),
             None => space.install(&made),
         };
         if let Err(error) = installed {

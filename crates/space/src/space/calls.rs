@@ -70,22 +70,6 @@ impl<'m, P: Platform> Space<'m, P> {
         install(self.caller(), mapping, None)
     }
 
-    /// Puts a mapping of an open file in place; otherwise as [`install`](Self::install). The number of a file
-    /// in `mapping` is ignored. The mapping keeps the file open.
-    ///
-    /// # Errors
-    ///
-    /// As [`install`](Self::install), and [`Error::BadDescriptor`] for a file of another machine.
-    #[doc(hidden)]
-    pub fn install_file(&self, mapping: &Mapping, file: &File<'_, P>) -> Result<(), Error> {
-        if !file.is_of(self.spaces) {
-            return Err(Error::BadDescriptor);
-        }
-        // SAFETY: the handle holds the opening meanwhile.
-        let opening = unsafe { file.opening().as_ref() };
-        install(self.caller(), mapping, Some(opening))
-    }
-
     /// Locks the pages that `len` bytes from `addr` touch; with `on_fault` only as they are faulted in.
     ///
     /// # Errors

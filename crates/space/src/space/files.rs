@@ -1,7 +1,10 @@
 //! Files that a program reads and writes by calls.
 
 use super::Space;
+use crate::calls::install::install;
+use crate::error::Error;
 use crate::file::File;
+use crate::mapping::Mapping;
 use quire_arch::{Platform, part_of};
 use quire_file::{PageError, Transfer, UserCopy};
 
@@ -21,6 +24,22 @@ impl<P: Platform> SpaceFiles<'_, P> {
     /// Writes a file as [`File::write`]; otherwise as [`read`](Self::read).
     pub fn write(self, file: &File<'_, P>, at: u64, from: &mut dyn UserCopy) -> Transfer {
         self.check(file).unwrap_or_else(|| file.write_for(at, from, &self.space.core().tables.membership))
+    }
+
+    /// Puts a mapping of an open file in place; otherwise as [`Space::install`]. The number of a file in
+    /// `mapping` is ignored. The mapping keeps the file open.
+    ///
+    /// # Errors
+    ///
+    /// As [`Space::install`], and [`Error::BadDescriptor`] for a file of another machine.
+    #[doc(hidden)]
+    pub fn install(self, mapping: &Mapping, file: &File<'_, P>) -> Result<(), Error> {
+        if !file.is_of(self.space.spaces) {
+            return Err(Error::BadDescriptor);
+        }
+        // SAFETY: the handle holds the opening meanwhile.
+        let opening = unsafe { file.opening().as_ref() };
+        install(self.space.caller(), mapping, Some(opening))
     }
 
     fn check(self, file: &File<'_, P>) -> Option<Transfer> {

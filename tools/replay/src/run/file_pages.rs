@@ -1,7 +1,7 @@
 //! The page cache of a replay: what Linux had in its own comes in before a touch that maps it.
 //!
-//! A read of a page that Linux had not cached is a major fault. Linux then reads it with others, lets go of
-//! the mapping meanwhile, and makes the fault again: it maps what has come in around the page by then. The
+//! A read of a page that Linux had not cached is a major fault. Linux then reads it with others, without the
+//! lock of the mapping, and makes the fault again: it maps what has come in around the page by then. The
 //! recording has that after the touch. So the replay looks for it ahead, as far as the thread does nothing
 //! else before. Where it has nothing, Linux read as much around the page as it reads ahead.
 
