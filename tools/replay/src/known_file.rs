@@ -161,6 +161,15 @@ impl<'m> KnownFile<'m> {
         }
     }
 
+    /// Linux allowed a touch of `page`, which is past the end as far as that is known: what a program wrote there
+    /// is seen later.
+    pub(super) fn has_grown_to(&mut self, page: u64) {
+        self.set_size(page.saturating_add(1).saturating_mul(PAGE_SIZE));
+        if let OnLinux::Known { cached } = &mut self.linux {
+            cached.add(page..page.saturating_add(1));
+        }
+    }
+
     /// These pages are not cached any more, on Linux and here; nor mapped, but for copies.
     fn leave(&mut self, pages: Range<u64>, bytes: Range<u64>) {
         self.linux.remove(pages.clone());

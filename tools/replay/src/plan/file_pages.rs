@@ -3,10 +3,11 @@
 //! A page that came in stays until the replay ends, as far as the plan knows. So of each file all that was
 //! ever mapped counts.
 
+use super::Needs;
 use super::budget::Budget;
 use crate::around::around;
 use crate::page_set::PageSet;
-use quire_trace::event::{FileChange, IndexRun};
+use quire_trace::event::{FileChange, FileEvent, IndexRun};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -43,7 +44,8 @@ impl FileAt {
 
     /// The page at `addr`.
     pub(super) fn one(self, addr: u64) -> Brought {
-        self.all(&(addr & !0xfff..(addr & !0xfff) + 0x1000))
+        let page = self.page(addr);
+        Brought { file: self.file, pages: page..page.saturating_add(1), touched: Some(page) }
     }
 
     /// What is mapped with the page at `addr`, which is in `part`, when it is read. A mapping can be more than
@@ -52,14 +54,15 @@ impl FileAt {
         let page = self.page(addr);
         let start = page.saturating_sub((addr & AROUND) >> PAGE_SHIFT);
         let end = around(addr, part).end.max((addr & !AROUND) + AROUND + 1);
-        Brought { file: self.file, pages: start..page.saturating_add((end - (addr & !0xfff)) >> PAGE_SHIFT) }
+        let end = page.saturating_add((end - (addr & !0xfff)) >> PAGE_SHIFT);
+        Brought { file: self.file, pages: start..end, touched: Some(page) }
     }
 
     /// The pages at `range`.
     pub(super) fn all(self, range: &Range<u64>) -> Brought {
         let first = self.page(range.start);
         let pages = range.end.saturating_sub(range.start) >> PAGE_SHIFT;
-        Brought { file: self.file, pages: first..first.saturating_add(pages) }
+        Brought { file: self.file, pages: first..first.saturating_add(pages), touched: None }
     }
 }
 
@@ -68,6 +71,8 @@ impl FileAt {
 pub(super) struct Brought {
     file: usize,
     pages: Range<u64>,
+    /// One that a touch found: it is there, whatever is known of the size.
+    touched: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -98,9 +103,17 @@ impl PlannedFiles {
         Some(FileAt { file, shift: (offset >> PAGE_SHIFT).wrapping_sub(start >> PAGE_SHIFT) })
     }
 
+    /// Whether these pages show that their file has grown.
+    fn grows(&self, brought: &Brought) -> bool {
+        let size = self.files.get(brought.file).map_or(u64::MAX, |file| file.size);
+        brought.touched.is_some_and(|page| page >= size)
+    }
+
     /// Pages come in. `false` if that is too much.
-    pub(super) fn bring_in(&mut self, budget: &mut Budget, brought: &Brought) -> bool {
+    fn bring_in(&mut self, budget: &mut Budget, brought: &Brought) -> bool {
         let Some(file) = self.files.get_mut(brought.file) else { return true };
+        let least = brought.touched.map_or(0, |page| page.saturating_add(1));
+        file.size = file.size.max(least);
         let before = file.pages.len();
         file.pages.add(brought.pages.start..brought.pages.end.min(file.size));
         let more = file.pages.len() - before;
@@ -109,7 +122,7 @@ impl PlannedFiles {
     }
 
     /// Something is known of a file from here on, while there are so many mappings. `false` if it is too much.
-    pub(super) fn change(
+    fn change(
         &mut self,
         budget: &mut Budget,
         (place, change): ((u64, u64), &FileChange),
@@ -141,6 +154,32 @@ impl PlannedFiles {
                 runs.iter().all(|run| unmap(file, run.first..run.end())) && budget.hold(bytes_of(runs))
             }
         }
+    }
+}
+
+impl Needs {
+    /// Something is known of a file from here on.
+    pub(super) fn file(&mut self, event: &FileEvent) {
+        let change = ((event.device, event.inode), &event.change);
+        let mappings = self.mappings();
+        let ok = self.budget.visit(self.images.len() as u64)
+            && self.files.change(&mut self.budget, change, mappings);
+        self.check(ok);
+        self.grown = true;
+    }
+
+    /// Pages come in. `false` if that is too much.
+    pub(super) fn bring_in(&mut self, brought: &Brought) -> bool {
+        let looks = self.files.grows(brought);
+        // What maps the old end is looked at.
+        let ok = !looks
+            || self.budget.visit(self.images.len() as u64) && self.budget.mappings(1 + self.mappings());
+        self.files.bring_in(&mut self.budget, brought) && ok
+    }
+
+    /// Mappings of all spaces.
+    fn mappings(&self) -> u64 {
+        self.images.values().map(|image| image.layout.len() as u64).sum()
     }
 }
 
@@ -187,8 +226,8 @@ mod tests {
         assert_eq!(bring(second.all(&(there..there + (4 << PAGE_SHIFT)))), 16);
         // Moved, it shows the same.
         assert_eq!(bring(second.moved(there, here).one(here)), 16);
-        assert_eq!(bring(first.window(here + (39 << PAGE_SHIFT), &whole)), 16, "past the end");
-        assert_eq!(bring(first.all(&whole)), 17);
+        assert_eq!(bring(first.all(&whole)), 17, "as far as it goes");
+        assert_eq!(bring(first.one(here + (19 << PAGE_SHIFT))), 18, "it has grown, since the page is there");
     }
 
     /// What the replay maps lies within what is planned, wherever the mapping begins.

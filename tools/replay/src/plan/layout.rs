@@ -90,7 +90,7 @@ impl Kind {
             left_at_fork: flagged(*b"dc"),
             advice,
             // What a driver maps is no page of the cache.
-            file: file.filter(|_| ![*b"io", *b"pf", *b"mm"].into_iter().any(flagged)),
+            file: file.filter(|_| mapping.inode != 0 && ![*b"io", *b"pf", *b"mm"].into_iter().any(flagged)),
         }
     }
 

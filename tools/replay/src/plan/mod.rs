@@ -278,14 +278,7 @@ impl Needs {
             }
             EventKind::Limit(limit) if limit.kind == LimitKind::Stack => self.raise_stack(limit),
             EventKind::Exit(_) => self.leave(event.task),
-            EventKind::File(file) => {
-                let mappings = self.images.values().map(|image| image.layout.len() as u64).sum();
-                let change = ((file.device, file.inode), &file.change);
-                let ok = self.budget.visit(self.images.len() as u64)
-                    && self.files.change(&mut self.budget, change, mappings);
-                self.check(ok);
-                self.grown = true;
-            }
+            EventKind::File(file) => self.file(file),
             // Calls may be missing.
             EventKind::Lost(_) => self.incomplete_before = self.begun,
             _ => {}
@@ -374,18 +367,16 @@ impl Needs {
         image.counted = demand;
         self.budget.release(image.held);
         image.held = bytes;
-        let mut ok = self.budget.hold(bytes);
-        for brought in image.brought.drain(..) {
-            ok &= self.files.bring_in(&mut self.budget, &brought);
-        }
+        let brought = std::mem::take(&mut image.brought);
+        let ok = self.budget.hold(bytes) && brought.iter().all(|brought| self.bring_in(brought));
         self.check(ok);
         self.grown = true;
     }
 
     /// Pages that all need now, by the ways in which touches bring in.
     fn pages(&self, ways: [usize; 2]) -> u64 {
-        let programs = self.now.pages(ways).saturating_add(self.layers.demand.pages(ways));
-        programs.saturating_add(self.files.pages())
+        let programs = [&self.now, &self.layers.demand].map(|demand| demand.pages(ways));
+        programs.into_iter().fold(self.files.pages(), u64::saturating_add)
     }
 
     fn take_peaks(&mut self) {
@@ -430,8 +421,8 @@ impl Needs {
                 && range.end <= USER_END;
             if can_be && image.layout.within(range.clone()).next().is_none() {
                 let place = (mapping.device, mapping.inode);
-                let file = self.files.at(place, mapping.offset, mapping.start);
-                image.layout.set(range, Kind::of(mapping, file.filter(|_| mapping.inode != 0)));
+                let kind = Kind::of(mapping, self.files.at(place, mapping.offset, mapping.start));
+                image.layout.set(range, kind);
                 installed.push(mapping);
             }
         }

@@ -14,6 +14,7 @@ use crate::around::around;
 use crate::overlap::pages_of;
 use crate::page_set::PageSet;
 use crate::space::HostSpace;
+use crate::touch;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_mm::space::{Mapping, VmFlags};
 use quire_trace::event::{Access, Call, Event, EventKind, Fault, FileChange, FileEvent, TaskId};
@@ -76,6 +77,10 @@ impl RunningReplay<'_> {
         let extra = self.extra_charge();
         let Some(file) = self.files.known(number) else { return };
         let page = page_at(addr);
+        let cpu = event.cpu as usize % self.vcpus.len();
+        if page >= file.pages() && touch::was_allowed(fault) {
+            self.vcpus[cpu].run(|| file.has_grown_to(page));
+        }
         let mut read = PageSet::default();
         if !file.is_cached(page) {
             read_next(event, (self.event, file.place()), upcoming, &mut read);
@@ -95,7 +100,6 @@ impl RunningReplay<'_> {
             let coming = MOST_BROUGHT * PAGE_SIZE;
             limit.set_before(self.machine.memory(), &self.spaces_charge, &extra, coming);
         }
-        let cpu = event.cpu as usize % self.vcpus.len();
         self.vcpus[cpu].run(|| file.bring_in(space, pages, &read));
         file.touched(page);
     }

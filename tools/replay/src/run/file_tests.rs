@@ -186,6 +186,18 @@ fn what_is_past_the_end_is_refused_and_what_is_cut_off_is_gone() {
     assert_eq!(pages(events(vec![lock])), (0, 4));
 }
 
+/// What a program appends is seen later than it touches it.
+#[test]
+fn a_touch_that_linux_allowed_shows_that_a_file_has_grown() {
+    let first = || vec![size(2 * PAGE), cached([(0, 2)]), image(vec![mapping(0, 16)])];
+    let with = |more: Vec<EventKind>| pages(first().into_iter().chain(more).collect());
+    assert_eq!(with(vec![read(2), read(3)]), (4, 0));
+    assert_eq!(
+        with(vec![refused(3), read(2), refused(3), size(8 * PAGE), cached([(3, 5)]), read(9)]),
+        (9, 0)
+    );
+}
+
 #[test]
 fn what_is_evicted_or_punched_out_is_mapped_no_more() {
     let first = || vec![size(16 * PAGE), image(vec![mapping(0, 16)]), read(0), write(AT + 2 * PAGE)];
