@@ -420,9 +420,8 @@ impl Needs {
                 && !range.is_empty()
                 && range.end <= USER_END;
             if can_be && image.layout.within(range.clone()).next().is_none() {
-                let place = (mapping.device, mapping.inode);
-                let kind = Kind::of(mapping, self.files.at(place, mapping.offset, mapping.start));
-                image.layout.set(range, kind);
+                let file = self.files.at((mapping.device, mapping.inode), mapping.offset, mapping.start);
+                image.layout.set(range, Kind::of(mapping, file));
                 installed.push(mapping);
             }
         }
