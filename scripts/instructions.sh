@@ -18,6 +18,7 @@ built() { # CRATE BENCH
         grep -o "\"executable\":\"[^\"]*$2-[^\"]*\"" | tail -n 1 | cut -d'"' -f4
 }
 bench=$(built quire-host faults)
+files=$(built quire-host files)
 lab=$(built quire-lab count)
 store=$(built quire-file store)
 few=2000
@@ -110,6 +111,13 @@ printf '\n%-34s %12s %9s\n' 'swap, a page of 16 MiB of zeros' all atomic
 for way in out-4k in-4k out-2m in-2m; do
     compare "$way" 4096 bypass all
 done
+
+# 100 programs map the file.
+for number in 2048 8192; do
+    valgrind --tool=callgrind --callgrind-out-file="$work/out" --collect-atstart=no '--toggle-collect=*files*measured*' \
+        "$files" count truncate "$number" 2>&1 >/dev/null | grep -o 'Collected : [0-9]*' | grep -o '[0-9]*'
+done | paste -sd' ' | awk '{
+    printf "\n%-34s %12.2f\n", "truncate, a page and program", ($2 - $1) / (6144 * 100) }'
 
 # Of these operations, 4096 and 65536 are counted. Each takes its share of a node, and all but the look-up a lock.
 printf '\n%-34s %9s %9s %9s\n' 'folio store, an entry of order' 0 4 9

@@ -8,7 +8,8 @@ use crate::walk::{WalkEntry, WalkStep, Walker};
 use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
-use quire_frame::{Kind, MapsLeft};
+use quire_frame::{HeadGuard, Kind, MapsLeft};
+use quire_sync::atomic::raw::AtomicU64;
 
 impl<P: Platform> Unmapper<'_, P> {
     /// Empties every entry in `range`. Nothing is allocated and nothing fails. Tables stay
@@ -78,7 +79,22 @@ impl<P: Platform> Unmapper<'_, P> {
         let mut index = first;
         while index < end && !locked.is_empty() && !self.gather.is_full() {
             let raw = locked.entries[index].load(Ordering::Relaxed);
-            if raw == 0 || matches!(what, Zap::Cached { copies: false, .. }) && !self.maps_cached(raw) {
+            if let Zap::Cached { copies, .. } = what {
+                let pages = self.zap_cached(&locked.entries[index..end]);
+                if pages > 0 {
+                    locked.count_taken(pages);
+                    gone.add(Kind::File, pages as u64);
+                    let (start, _) = stale.unwrap_or((index, index));
+                    index += pages;
+                    stale = Some((start, index));
+                    continue;
+                }
+                if !copies && !self.maps_cached(raw) {
+                    index += 1;
+                    continue;
+                }
+            }
+            if raw == 0 {
                 index += 1;
                 continue;
             }
@@ -106,6 +122,34 @@ impl<P: Platform> Unmapper<'_, P> {
         }
         self.gather.count_gone(gone);
         if index < end && !locked.is_empty() { addr(index) } else { part.end() }
+    }
+
+    /// Empties the first of these entries of a locked table that map single pages of the caches of files, up to
+    /// another one, and returns how many; counted by the caller. Most of what a file loses is of this form.
+    fn zap_cached(&self, entries: &[AtomicU64]) -> usize {
+        let frames = self.gather.tables.memory().frames();
+        let emptied = entries.iter().take_while(|entry| {
+            let raw = entry.load(Ordering::Relaxed);
+            if !P::Paging::is_present_leaf(raw, Level::PTE) {
+                return false;
+            }
+            let Some(folio) = frames.folios().cached_page(P::Paging::frame_of(raw)) else { return false };
+            // As in `LockedTable::clear`.
+            entry.store(0, Ordering::Relaxed);
+            Self::count_cached_gone(&folio, 1);
+            true
+        });
+        emptied.count()
+    }
+
+    /// Pages of a file's cache are unmapped that are not flushed: the cache keeps them until then.
+    #[inline]
+    fn count_cached_gone(folio: &HeadGuard<'_, P>, pages: u32) {
+        if folio.remove_maps(pages) == MapsLeft::None {
+            // The mappings' reference. The cache has one, too.
+            let last = folio.folio().frame().put(1);
+            debug_assert!(!last, "the cache has lost {:?} before it was unmapped", folio.folio().head());
+        }
     }
 
     /// Whether the entry `raw` maps a page of a file's cache.
@@ -144,11 +188,7 @@ impl<P: Platform> Unmapper<'_, P> {
         }
         if matches!(what, Zap::Cached { .. }) && folio.folio().is_in_file_cache() {
             gone.add(Kind::File, pages as u64);
-            if folio.remove_maps(pages as u32) == MapsLeft::None {
-                // The mappings' reference. The cache has one, too.
-                let last = folio.folio().frame().put(1);
-                debug_assert!(!last, "the cache has lost {pfn:?} before it was unmapped");
-            }
+            Self::count_cached_gone(&folio, pages as u32);
             return pages;
         }
         // What may be mapped by others until the flush is counted after it.

@@ -11,6 +11,7 @@ use crate::chain::FrameChain;
 use crate::error::FreeError;
 use crate::folio::{Folio, HeadGuard, PIN};
 use crate::kind::Kind;
+use crate::map::FrameFlags;
 use quire_arch::{LockClass, Order, Pfn, Platform};
 
 /// What [`FrameFolios::try_pin_folio`] pinned.
@@ -109,6 +110,17 @@ impl<'f, P: Platform> FrameFolios<'f, P> {
         }
         // SAFETY: the folio has one page, or its lock was taken just above, and is handed over.
         unsafe { HeadGuard::new(folio) }
+    }
+
+    /// The same where the folio is a single page of the cache of a file, else `None`.
+    #[inline]
+    pub fn cached_page(self, pfn: Pfn) -> Option<HeadGuard<'f, P>> {
+        let frame = self.frames.known(pfn);
+        let word = frame.word();
+        let is_cached = word.kind() == Kind::File && word.flags().contains(FrameFlags::SHARED_BY_NAME);
+        // SAFETY: it has one page, so there is no lock.
+        (is_cached && word.order() == Order::ZERO)
+            .then(|| unsafe { HeadGuard::new(Folio::new(pfn, Order::ZERO, frame)) })
     }
 
     /// As [`lock_head`](Self::lock_head), of a folio that is large, or was when it was looked up. The lock is
