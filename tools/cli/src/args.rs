@@ -94,6 +94,10 @@ pub(crate) struct RecordArguments {
     /// the most frequent calls (root only); or auto, tracepoints where they are permitted
     #[arg(long, value_name = "SOURCE", default_value = "auto", help_heading = "What is seen")]
     pub(crate) calls: CallChoice,
+    /// Take each file out of the page cache before the program maps it, as far as no other program has it
+    /// mapped (root only, for files of others)
+    #[arg(long, help_heading = "What is seen")]
+    pub(crate) cold: bool,
     /// Transparent huge pages during the recording: off, so that each page that is touched is seen, or on, as
     /// the host has them
     #[arg(long, value_name = "on|off", value_enum, hide_possible_values = true, default_value_t = Switch::Off, help_heading = "What is seen")]

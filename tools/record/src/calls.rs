@@ -36,6 +36,8 @@ pub(crate) enum Class {
     /// It reads or sets a thread's CPU affinity; not recorded, but the recorder changes the affinity at
     /// times.
     Affinity,
+    /// It may change the length of a file or what of it is cached; that is recorded if the file was mapped.
+    File,
     /// Not recorded.
     Other,
 }
@@ -68,7 +70,7 @@ const PRCTL_CODES: [u32; 7] = [
 ];
 
 /// Calls that are recorded whatever their arguments are.
-pub(crate) const ALWAYS: [(i64, Class); 44] = [
+pub(crate) const ALWAYS: [(i64, Class); 49] = [
     (libc::SYS_mmap, Class::Memory),
     (libc::SYS_mprotect, Class::Memory),
     (libc::SYS_munmap, Class::Memory),
@@ -113,6 +115,12 @@ pub(crate) const ALWAYS: [(i64, Class); 44] = [
     (libc::SYS_setns, Class::Credentials),
     (libc::SYS_sched_getaffinity, Class::Affinity),
     (libc::SYS_sched_setaffinity, Class::Affinity),
+    (libc::SYS_ftruncate, Class::File),
+    (libc::SYS_truncate, Class::File),
+    (libc::SYS_fallocate, Class::File),
+    (libc::SYS_creat, Class::File),
+    // Its flags are in memory.
+    (libc::SYS_openat2, Class::File),
 ];
 
 /// Calls that need no stop where tracepoints report them: all that is recorded of them is in registers.
@@ -135,6 +143,10 @@ pub(crate) const SOMETIMES: [OnlyIf; 6] = [
     OnlyIf { call: libc::SYS_prlimit64, arg: 1, values: &MEMORY_LIMITS },
 ];
 
+/// Calls that stop if an argument has a bit: those that open a file and empty it.
+pub(crate) const WITH_BIT: [(i64, usize, u32); 2] =
+    [(libc::SYS_open, 1, libc::O_TRUNC as u32), (libc::SYS_openat, 2, libc::O_TRUNC as u32)];
+
 /// i386 numbers of calls that change memory: if a 64-bit program makes one, its trace cannot be replayed.
 pub(crate) const FOREIGN: [u32; 8] = [45, 90, 91, 125, 163, 192, 219, 384];
 
@@ -148,6 +160,9 @@ pub(crate) fn classify(number: u64, args: &[u64; 6]) -> Class {
     let number = number as i64;
     if let Some((_, class)) = ALWAYS.into_iter().find(|(call, _)| *call == number) {
         return class;
+    }
+    if WITH_BIT.into_iter().any(|(call, arg, bit)| call == number && args[arg] as u32 & bit != 0) {
+        return Class::File;
     }
     let rule = SOMETIMES.into_iter().find(|rule| rule.call == number);
     let wanted = rule.is_some_and(|rule| rule.values.contains(&(args[rule.arg] as u32)));

@@ -18,12 +18,14 @@
 //! - `opened`: whether the program opens certain files.
 //! - `output`: writing the trace on a thread of its own.
 //! - `proc`: what `/proc` says about processes and the machine.
-//! - `perf`: page faults and calls from perf events.
+//! - `files`: mapped files: how long they are, and what of them is cached.
+//! - `perf`: page faults, calls and changes of the page cache from perf events.
 //! - `merge`: putting calls and page faults into one order.
 //! - `tracer`: tracing threads: the stops of each, and how they are handled.
 
 mod calls;
 mod error;
+mod files;
 mod launch;
 mod merge;
 mod opened;
@@ -42,7 +44,7 @@ mod tracer;
 pub use error::RecordError;
 pub use options::{CallChoice, FaultChoice, RecordOptions, RecordTarget, ShownLimit};
 pub use ranges::{PageRange, pages_after_call, pages_before_call};
-pub use summary::{PressureSummary, RecordSummary, SAMPLE_NS};
+pub use summary::{FilesSummary, PageSource, PressureSummary, RecordSummary, SAMPLE_NS};
 
 use launch::{Child, Outer, ThpOff};
 use nix::sys::signal::Signal;

@@ -23,6 +23,9 @@ pub struct RecordOptions {
     pub faults: FaultChoice,
     /// Where to take the calls from.
     pub calls: CallChoice,
+    /// Take each file out of the page cache before the programs map it first, as far as no other program has
+    /// it mapped: the recording shows how they begin when nothing is cached.
+    pub cold: bool,
     /// Leave transparent huge pages as the host has them. Otherwise they are off for the program while it is
     /// recorded, so that each page of 4 KiB that it touches is seen.
     pub thp: bool,
@@ -69,6 +72,7 @@ impl RecordOptions {
             force: false,
             faults,
             calls,
+            cold: false,
             thp: false,
             stdin: None,
             stdout_is_taken: false,

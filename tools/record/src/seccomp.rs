@@ -1,6 +1,6 @@
 //! The filter that stops a program at memory calls only.
 
-use super::calls::{ALWAYS, CLONE_IN_32_BIT, CLONE3_IN_32_BIT, FOREIGN, SOMETIMES, WITHOUT_STOP};
+use super::calls::{ALWAYS, CLONE_IN_32_BIT, CLONE3_IN_32_BIT, FOREIGN, SOMETIMES, WITH_BIT, WITHOUT_STOP};
 use libc::sock_filter;
 
 /// `AUDIT_ARCH_X86_64`.
@@ -104,6 +104,11 @@ pub(crate) fn program(stops: Stops) -> Vec<sock_filter> {
         code.push(unless_equal(rule.call as u32, check.len() as u8));
         code.extend(check);
     }
+    for (number, arg, bit) in WITH_BIT {
+        let check = [load(argument(arg)), unless_any(bit, 1), trace, allow];
+        code.push(unless_equal(number as u32, check.len() as u8));
+        code.extend(check);
+    }
     code.push(allow);
     code
 }
@@ -147,7 +152,13 @@ mod tests {
 
     #[test]
     fn the_calls_stop_that_are_to_be_seen() {
-        let argument_sets = [[0; 6], [0, 0, 0, 0x22, 0, 0], [0, 0, 3, 0x2, 0, 0], [3, 3, 1, 0x32, 1, 1]];
+        let argument_sets = [
+            [0; 6],
+            [0, 0, 0, 0x22, 0, 0],
+            [0, 0, 3, 0x2, 0, 0],
+            [3, 3, 1, 0x32, 1, 1],
+            [0, 0x241, 0x241, 0, 0, 0],
+        ];
         for stops in [Stops::All, Stops::WhereMoreIsRead] {
             let code = program(stops);
             for number in 0..480 {

@@ -64,8 +64,71 @@ pub struct RecordSummary {
     ///
     /// [`RecordOptions::watched`]: super::RecordOptions::watched
     pub opened: Option<PathBuf>,
+    /// What is known of mapped files.
+    pub files: FilesSummary,
     /// What the recorder paged out, if it did.
     pub pressure: Option<PressureSummary>,
+}
+
+/// What is known of the files that programs mapped. Displays as lines.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FilesSummary {
+    /// Regular files that are not in memory.
+    pub files: u64,
+    /// Those of which the recorder may not know what is cached.
+    pub unknown: u64,
+    /// Events that tell of pages which entered or left the page cache.
+    pub changes: u64,
+    /// How such changes are known.
+    pub pages: PageSource,
+    /// Files were taken out of the page cache before they were mapped.
+    pub cold: bool,
+    /// Files that could not be taken out of it whole, as others had them mapped, and the pages that remained.
+    pub warm: u64,
+    /// See [`FilesSummary::warm`].
+    pub warm_pages: u64,
+    /// The first of them.
+    pub first_warm: Option<PathBuf>,
+}
+
+/// How changes of the page cache are known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PageSource {
+    /// From tracepoints, each at its time.
+    Tracepoints,
+    /// The files were looked at from time to time.
+    #[default]
+    Looks,
+    /// From tracepoints until there were too many changes or files; then these were looked at.
+    TooMany,
+}
+
+impl fmt::Display for FilesSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { files, unknown, changes, pages, cold, warm, warm_pages, first_warm } = self;
+        if *files == 0 {
+            return Ok(());
+        }
+        let how = match pages {
+            PageSource::Tracepoints => "tracepoints",
+            PageSource::Looks => "looks at them, as tracepoints are not permitted",
+            PageSource::TooMany => "looks at them, as tracepoints would tell too much",
+        };
+        write!(f, "files     {files} mapped; {changes} changes of the page cache from {how}")?;
+        match unknown {
+            0 => writeln!(f)?,
+            unknown => writeln!(f, "; of {unknown} the recorder may not know what is cached")?,
+        }
+        match first_warm {
+            Some(first) => writeln!(
+                f,
+                "cold      {warm} files stay in the page cache with {warm_pages} pages, since others have them mapped: {}, ...",
+                first.display()
+            ),
+            None if *cold => writeln!(f, "cold      all files were taken out of the page cache"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Pages that the recorder paged out so that later uses were page faults.
@@ -217,6 +280,7 @@ impl fmt::Display for RecordSummary {
                 pressure.most_resident as f64 / f64::from(1 << 20)
             )?;
         }
+        write!(f, "{}", self.files)?;
         let (stops, samples, recorder) = (self.stops, self.samples, self.recorder_cpu.as_secs_f64());
         write!(f, "cost      {stops} stops, {samples} samples, recorder {recorder:.3} s CPU")?;
         match self.cost_percent() {

@@ -21,6 +21,7 @@ pub(crate) fn run(arguments: RecordArguments) -> Result<ExitCode, Failure> {
     options.force = arguments.force;
     options.faults = arguments.faults;
     options.calls = arguments.calls;
+    options.cold = arguments.cold;
     options.thp = arguments.thp == Switch::On;
     options.reuse = (!arguments.no_reuse).then(|| Duration::from_millis(arguments.reuse));
     options.pressure = arguments.pressure.map(|bytes| pressure(bytes, arguments.sample.unwrap_or(1)));

@@ -140,7 +140,7 @@ impl Calls {
                 let first = kept.or_else(|| self.own_locks(record.tid, start, end).next());
                 (start, first.map_or(end, |lock| self.until_another_has(lock, end)))
             }
-            Rule::AtEnd | Rule::Exec { .. } | Rule::KilledExec { .. } => (start, end),
+            Rule::AtEnd | Rule::Exec { .. } | Rule::KilledExec { .. } | Rule::Resized { .. } => (start, end),
         }
     }
 

@@ -46,7 +46,10 @@ impl Faults {
                     self.close(tid, if major { Outcome::Major } else { Outcome::Minor });
                 }
             }
-            SampleKind::Call(_) | SampleKind::Return { .. } | SampleKind::Lock { .. } => {}
+            SampleKind::Call(_)
+            | SampleKind::Return { .. }
+            | SampleKind::Lock { .. }
+            | SampleKind::Page { .. } => {}
         }
     }
 

@@ -192,6 +192,17 @@ impl Merger {
         identity.map(|identity| identity.space)
     }
 
+    /// The thread that this id meant at this time; `None` if it is not in the trace.
+    pub(crate) fn task_of(&self, tid: Tid, time: u64) -> Option<TaskId> {
+        let identity = self.identity(tid, time).filter(|identity| identity.task != LEFT_OUT);
+        identity.map(|identity| identity.task)
+    }
+
+    /// What is known of a file, from some moment on between two times. It is said to be by `task`.
+    pub(crate) fn file(&mut self, (start, end): (u64, u64), task: TaskId, rule: Rule, kinds: Vec<EventKind>) {
+        self.records.push(Record { start, end, tid: 0, task, space: NO_SPACE, cpu: 0, rule, kinds });
+    }
+
     /// Which thread this id meant at this time.
     fn identity(&self, tid: Tid, time: u64) -> Option<&Identity> {
         let known = |identity: &&Identity| (identity.from..=identity.until).contains(&time);

@@ -3,7 +3,7 @@
 use super::{PendingFault, Record, SpaceId};
 use crate::calls::Effect;
 use crate::sys::Tid;
-use quire_trace::event::{Access, Mode, TaskId};
+use quire_trace::event::{Access, Denial, Mode, Outcome, TaskId};
 
 /// A place in the order of events: just before, at, or just after a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +49,8 @@ pub(crate) enum Rule {
     /// The thread was killed in exec, before its exec event. Nothing is recorded, but the kernel may have
     /// written to the new program's memory, as the thread or as `pid`, whose id it takes before.
     KilledExec { pid: Tid },
+    /// A file became longer or shorter.
+    Resized { grew: bool },
 }
 
 /// Finds the place of a record among the faults in its window. Faults that the event itself includes are
@@ -67,6 +69,16 @@ pub(super) fn place(record: &Record, faults: &mut [PendingFault]) -> Key {
         Rule::Exec { pid, switched } => {
             leave_out_new_program(record.tid, pid, switched, faults);
             Key::after(record.end)
+        }
+        Rule::Resized { grew } => {
+            let is_past_end =
+                |fault: &&PendingFault| fault.fault.outcome == Outcome::Denied(Denial::NoBacking);
+            let mut refused = faults.iter().filter(is_past_end);
+            if grew {
+                refused.next_back().map_or(Key::before(record.start), |fault| Key::after(fault.time))
+            } else {
+                refused.next().map_or(Key::after(record.end), |fault| Key::before(fault.time))
+            }
         }
         Rule::KilledExec { pid } => {
             leave_out_new_program(record.tid, pid, u64::MAX, faults);

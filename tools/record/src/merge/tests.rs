@@ -80,6 +80,27 @@ fn touches_by_others_lie_where_they_are_possible() {
     assert_eq!(window(Effect::Removes { start, end }, 0x2800, false), "dc", "another place tells nothing");
 }
 
+/// A file that was seen to have another length got it between two looks: accesses past its end tell when.
+#[test]
+fn a_length_that_was_seen_stands_where_refused_accesses_allow_it() {
+    let window = |grew, denial: Option<Denial>| {
+        let mut merger = merger();
+        merger.samples().push(begin(11, 150, 0x1000));
+        match denial {
+            Some(denial) => merger.denied(11, 170, 0x1000, denial),
+            None => merger.samples().push(end(11, 160, 0x1000)),
+        }
+        let kinds = vec![EventKind::Exit(quire_trace::event::ExitStatus::Code(0))];
+        merger.file((100, 200), TaskId(0), Rule::Resized { grew }, kinds);
+        letters(&settle(&mut merger, 0, true))
+    };
+    assert_eq!(window(true, None), "?f", "it may need the new length");
+    assert_eq!(window(true, Some(Denial::NoBacking)), "d?", "it was not so long yet");
+    assert_eq!(window(true, Some(Denial::NotMapped)), "?d", "that says nothing of a file");
+    assert_eq!(window(false, None), "f?", "it may need the old length");
+    assert_eq!(window(false, Some(Denial::NoBacking)), "?d", "it was as short already");
+}
+
 #[test]
 fn a_new_thread_comes_after_its_birth() {
     let mut merger = merger();

@@ -7,6 +7,7 @@
 
 mod access;
 mod call;
+mod pages;
 mod ring;
 mod tracepoint;
 
@@ -17,10 +18,11 @@ pub(crate) use ring::Loss;
 use super::proc::system;
 use super::sys::Tid;
 use super::sys::process::close_in_background;
+use pages::{PageFields, WatchedFiles};
 use perf_event::events::{self, Event, Software};
 use perf_event::{Builder, Clock, ReadFormat, SampleFlag};
 use perf_event_open_sys::bindings as perf;
-use quire_trace::event::{Access, Mode};
+use quire_trace::event::{Access, IndexRun, Mode};
 use quire_trace::format::FaultSource;
 use ring::Ring;
 use std::collections::HashMap;
@@ -58,6 +60,8 @@ pub(crate) enum SampleKind {
     Return { number: u64, result: i64 },
     /// The lock of an address space was taken to change it.
     Lock { mm: u64 },
+    /// Pages of a file entered the page cache, or left it. The thread need not be recorded.
+    Page { added: bool, device: u64, inode: u64, run: IndexRun },
 }
 
 /// Which event a sample comes from.
@@ -71,6 +75,7 @@ enum Source {
     CallBegins(Offsets),
     CallEnds(Offsets),
     Lock(Offsets),
+    Page(PageFields),
 }
 
 /// An event that is to be opened on each CPU.
@@ -93,6 +98,19 @@ struct How {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Root(u32);
 
+impl Root {
+    /// Stands for no thread but for events of files.
+    const FILES: u32 = 1 << 31;
+
+    fn of_files(number: u32) -> Self {
+        Self(Self::FILES | number)
+    }
+
+    fn is_of_files(self) -> bool {
+        self.0 & Self::FILES != 0
+    }
+}
+
 /// The open perf events of one recording.
 pub(crate) struct PerfSession {
     how: How,
@@ -102,6 +120,8 @@ pub(crate) struct PerfSession {
     sources: HashMap<u64, (Root, Source)>,
     /// What was lost and not returned to the caller yet.
     losses: Vec<Loss>,
+    /// Files whose pages are told.
+    files: WatchedFiles,
 }
 
 impl fmt::Debug for PerfSession {
@@ -134,7 +154,8 @@ impl PerfSession {
         let size = 1 << size.ilog2();
         let [first, others @ ..] = &mut wanted[..] else { return Err(io::ErrorKind::Unsupported.into()) };
         let (last, sources) = (Root::default(), HashMap::new());
-        let mut session = Self { how, rings: Vec::new(), last, sources, losses: Vec::new() };
+        let files = WatchedFiles::default();
+        let mut session = Self { how, rings: Vec::new(), last, sources, losses: Vec::new(), files };
         for mut ring in Ring::open_all(&cpus, first.builder.observe_pid(pid), size)? {
             session.sources.insert(ring.first_id(), (last, first.source));
             match session.open_others(pid, others, &mut ring) {
@@ -186,7 +207,7 @@ impl PerfSession {
             let closed = |id| {
                 self.sources.remove(&id);
             };
-            ring.close(|root| root != Root::default() && !lives(root), closed);
+            ring.close(|root| root != Root::default() && !root.is_of_files() && !lives(root), closed);
         }
     }
 
@@ -199,7 +220,8 @@ impl PerfSession {
         mut is_counted: impl FnMut(Tid, Root) -> bool,
     ) {
         // The events of one root are no one's twice.
-        let mut is_counted = |tid, root| self.last == Root::default() || is_counted(tid, root);
+        let mut is_counted =
+            |tid, root: Root| self.last == Root::default() || root.is_of_files() || is_counted(tid, root);
         for ring in &mut self.rings {
             let sources = &self.sources;
             ring.empty(&mut self.losses, |misc, body| {
@@ -208,6 +230,7 @@ impl PerfSession {
                 Some(time)
             });
         }
+        self.forget_closed_sets();
     }
 
     /// What was lost and not returned before.
@@ -353,10 +376,14 @@ fn sample(
             SampleKind::Return { number: field(number)?, result: field(result)?.cast_signed() }
         }
         Source::Lock([mm, _]) => SampleKind::Lock { mm: field(mm)? },
+        Source::Page(fields) => pages::change(call::fields(raw)?.0, fields)?,
     };
     let is_wanted = match what {
         SampleKind::Begin { addr, .. } | SampleKind::End { addr, .. } => addr < USER_END,
-        SampleKind::Call(_) | SampleKind::Return { .. } | SampleKind::Lock { .. } => true,
+        SampleKind::Call(_)
+        | SampleKind::Return { .. }
+        | SampleKind::Lock { .. }
+        | SampleKind::Page { .. } => true,
     };
     is_wanted.then_some(PerfSample { time, tid, cpu, what })
 }

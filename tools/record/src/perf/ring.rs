@@ -128,6 +128,14 @@ impl Ring {
         }
     }
 
+    /// Takes the events of roots out.
+    pub(super) fn take(&mut self, is_over: impl Fn(Root) -> bool) -> Vec<Counter> {
+        let taken = self.events.extract_if(.., |(root, _)| is_over(*root));
+        let mut taken: Vec<Counter> = taken.map(|(_, event)| event).collect();
+        self.lost_by_closed += taken.iter_mut().map(lost_by).sum::<u64>();
+        taken
+    }
+
     /// Takes all samples out. `take` gets each, and returns its time.
     pub(super) fn empty(&mut self, losses: &mut Vec<Loss>, mut take: impl FnMut(u16, &[u8]) -> Option<u64>) {
         let mut taken = 0;

@@ -38,6 +38,18 @@ pub(super) const CALLS: [Known; 3] = [
     Known { folder: "mmap_lock/mmap_lock_acquire_returned", fields: [("mm", 8), ("write", 1)] },
 ];
 
+const ADDED: &str = "filemap/mm_filemap_add_to_page_cache";
+const REMOVED: &str = "filemap/mm_filemap_delete_from_page_cache";
+const PLACE: [(&str, usize); 2] = [("i_ino", 8), ("index", 8)];
+const ORIGIN: [(&str, usize); 2] = [("s_dev", 4), ("order", 1)];
+/// Pages that enter the page cache, and that leave it: each twice, for four of its fields.
+pub(super) const PAGES: [Known; 4] = [
+    Known { folder: ADDED, fields: PLACE },
+    Known { folder: ADDED, fields: ORIGIN },
+    Known { folder: REMOVED, fields: PLACE },
+    Known { folder: REMOVED, fields: ORIGIN },
+];
+
 /// Places where tracefs usually is.
 const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 

@@ -6,7 +6,7 @@ use super::system;
 use crate::sys::descriptor::Untouched;
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 
 const PAGE: u64 = 4096;
 /// The page is mapped so often at most, in so many rounds: counters of two CPUs may lag.
@@ -33,7 +33,7 @@ fn batch(cpus: u64) -> u64 {
     (2 * cpus).max(32)
 }
 
-fn first_page(file: &OwnedFd) -> Option<Untouched> {
+fn first_page(file: impl AsFd) -> Option<Untouched> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let page = Untouched::map(file, PAGE as usize, ProtFlags::READ, flags, 0).ok()?;
     page.bring_in().ok()?;
@@ -43,13 +43,13 @@ fn first_page(file: &OwnedFd) -> Option<Untouched> {
 /// Whether the pages of this file are counted as those of a file in memory (`RssShmem`). Its first page is
 /// mapped until one of the counters shows it, and brought in if it was not there. `None` where it cannot be
 /// brought in, and before Linux 5.14.
-pub(crate) fn is_in_memory(file: &OwnedFd) -> Option<bool> {
+pub(crate) fn is_in_memory(file: impl AsFd) -> Option<bool> {
     let batch = batch(system::cpus().len() as u64).min(MOST / ROUNDS);
     let before = Mapped::now()?;
     let mut pages = Vec::new();
     for _ in 0..ROUNDS {
         for _ in 0..batch {
-            pages.push(first_page(file)?);
+            pages.push(first_page(&file)?);
         }
         let after = Mapped::now()?;
         // Other threads of this process may map some, too.

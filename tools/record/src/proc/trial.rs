@@ -6,7 +6,7 @@ use crate::sys::descriptor::{self, Untouched};
 use quire_trace::event::MapTrial;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 const PAGE: u64 = 4096;
 /// Longer mappings need not fit beside those of the recorder.
@@ -92,10 +92,14 @@ pub(crate) fn attempt(tid: Tid, fd: i32, asked: Asked) -> Option<MapTrial> {
 
 /// Whether descriptor `fd` of a thread is of a file in memory, by its pages. `None` if that cannot be known.
 pub(crate) fn is_in_memory(tid: Tid, fd: i32) -> Option<bool> {
-    let file = descriptor::take(tid, fd).ok()?;
+    is_file_in_memory(descriptor::take(tid, fd).ok()?)
+}
+
+/// The same of an open file.
+pub(crate) fn is_file_in_memory(file: impl AsFd) -> Option<bool> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     let page = Untouched::map(&file, PAGE as usize, ProtFlags::empty(), flags, 0).ok()?;
-    page.is_in_memory().or_else(|| counted::is_in_memory(&file))
+    page.is_in_memory().or_else(|| counted::is_in_memory(file))
 }
 
 fn errno(error: Errno) -> Option<u16> {

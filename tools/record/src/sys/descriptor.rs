@@ -9,7 +9,7 @@ use rustix::mm::{
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::ffi::c_void;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 
 /// The descriptor `fd` of a thread, as a descriptor of this process: the same open file.
@@ -43,6 +43,8 @@ struct Register {
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
 
+const PAGE: usize = 4096;
+
 /// A mapping that no instruction touches. It is unmapped on drop.
 #[derive(Debug)]
 pub(crate) struct Untouched {
@@ -53,7 +55,7 @@ pub(crate) struct Untouched {
 impl Untouched {
     /// Maps `len` bytes of a file from `offset` on.
     pub(crate) fn map(
-        file: &OwnedFd,
+        file: impl AsFd,
         len: usize,
         prot: ProtFlags,
         flags: MapFlags,
@@ -77,6 +79,15 @@ impl Untouched {
     pub(crate) fn bring_in(&self) -> rustix::io::Result<()> {
         // SAFETY: the range is this mapping, of which nothing else knows.
         unsafe { madvise(self.start, self.len, Advice::LinuxPopulateRead) }
+    }
+
+    /// For each of its first pages whether the page cache has it (`mincore`).
+    pub(crate) fn resident(&self, pages: usize) -> io::Result<Vec<bool>> {
+        let pages = pages.min(self.len.div_ceil(PAGE));
+        let mut bytes = vec![0_u8; pages];
+        // SAFETY: the kernel writes a byte for each page of the range, which is this mapping's.
+        check(i64::from(unsafe { libc::mincore(self.start, pages * PAGE, bytes.as_mut_ptr()) }))?;
+        Ok(bytes.into_iter().map(|byte| byte & 1 != 0).collect())
     }
 
     /// Whether the pages of this private mapping of a file are those of a file in memory, whatever its file

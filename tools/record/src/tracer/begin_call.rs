@@ -25,7 +25,7 @@ impl Tracer<'_> {
         let emulated = self.skips_thp_call(tid, &entry);
         let start = now();
         self.merger.begin(tid, start);
-        self.set_state(tid, State::InCall(InCall { entry, start, detail, limit, emulated }));
+        self.set_state(tid, State::InCall(InCall { entry, start, detail, limit, emulated, file: None }));
         self.resume(tid, 0);
     }
 

@@ -63,6 +63,7 @@ impl Tracer<'_> {
                 self.ignore(tid);
             }
             Class::Waiting => self.make_call(tid, entry),
+            Class::File => self.enter_file_call(tid, entry),
             Class::Credentials => {
                 self.set_state(tid, State::InCall(InCall::new(entry, time)));
                 self.resume(tid, 0);
@@ -79,20 +80,6 @@ impl Tracer<'_> {
                     self.make_call(tid, entry);
                 }
             }
-        }
-    }
-
-    /// Resumes a thread at the entry of a call that is not recorded.
-    fn ignore(&mut self, tid: Tid) {
-        self.set_ignored(tid);
-        self.resume(tid, 0);
-    }
-
-    fn set_ignored(&mut self, tid: Tid) {
-        if let Some(task) = self.tasks.get_mut(&tid) {
-            // A seccomp stop can be left at once; the other kind is followed by one at the call's end.
-            let every = self.calls == CallSource::EveryCall;
-            task.state = if every { State::Ignored } else { State::Running };
         }
     }
 
@@ -139,8 +126,12 @@ impl Tracer<'_> {
 
     pub(super) fn note_call(&mut self, tid: Tid, call: InCall, result: i64, time: u64) {
         let Entry { number, args, .. } = call.entry;
-        if calls::classify(number, &args) == Class::Credentials {
+        let class = calls::classify(number, &args);
+        if class == Class::Credentials {
             return self.note_privileges(tid, time);
+        }
+        if class == Class::File {
+            return self.note_file_call(tid, &call, result, time);
         }
         // Before the program has begun, these are searches for it in PATH.
         if RESTARTS.contains(&result) || !self.begun {

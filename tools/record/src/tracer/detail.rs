@@ -23,7 +23,9 @@ impl Tracer<'_> {
                     return CallDetail::None;
                 };
                 let (fd, asked) = (args[4] as i32, Asked::from_args(args));
-                CallDetail::File(files::facts(tid, fd, asked, &mut space.last_file, self.began))
+                let facts = files::facts(tid, fd, asked, &mut space.last_file, self.began);
+                self.see_mapped(tid, fd, &facts);
+                CallDetail::File(facts)
             }
             libc::SYS_mmap => site(tid),
             libc::SYS_process_madvise => ranges(tid, args[1], args[2]),

@@ -38,6 +38,7 @@ impl Tracer<'_> {
             self.note_unheard(tid, now());
         }
         self.drain_before_program_ends(now());
+        self.make_program_cold(tid, &entry);
         let stack = Stat::read(tid).start_stack;
         let start = now();
         self.merger.begin_exec(tid, start);
@@ -117,6 +118,7 @@ impl Tracer<'_> {
         if let Some(space) = self.spaces.get_mut(&space) {
             space.brk = image.brk;
         }
+        self.see_image(pid, id, &image);
         self.reopen_events_after_exec(pid, is_hidden);
         self.touched_at_exec(space, &image);
         let stat = Stat::read(pid);

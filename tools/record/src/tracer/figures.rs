@@ -19,6 +19,7 @@ impl Tracer<'_> {
     /// A whole process is about to end. Its threads are killed, and a killed thread may end without another
     /// stop, so none of them might be seen as the last.
     pub(super) fn look_before_end(&mut self, tid: Tid) {
+        self.look_at_files_before_end();
         let Some(task) = self.tasks.get(&tid) else { return };
         let (pid, id) = (task.pid, task.space);
         // A single thread does stop.

@@ -8,6 +8,7 @@ mod begin_call;
 mod birth;
 mod call;
 mod call_lock;
+mod cold;
 mod contents;
 mod cpu;
 mod detach;
@@ -15,6 +16,9 @@ mod detail;
 mod exec;
 mod exit;
 mod figures;
+mod file_calls;
+mod file_recorder;
+mod files;
 mod other_tracer;
 mod pass_signals;
 mod probe;
@@ -49,6 +53,7 @@ use super::sys::time::{Tick, now, process_cpu};
 use super::sys::wait::{ChildStatus, Waited, poll, wait};
 use super::sys::{Tid, priority, ptrace, signals};
 use super::{RecordOptions, RecordSummary};
+use file_recorder::FileRecorder;
 use other_tracer::fail_call;
 use quire_trace::event::{Denial, ExitStatus, Privileges};
 use quire_trace::format::{CallSource, FaultSource};
@@ -109,6 +114,7 @@ pub(crate) struct Tracer<'a> {
     rotation: Option<Rotation>,
     /// Present if it is wanted to know whether the program opens some files.
     opened: Option<OpenedFiles>,
+    files: FileRecorder,
     same_cpu: SameCpu,
     switches: Switches,
     merger: Merger,
@@ -159,6 +165,7 @@ impl<'a> Tracer<'a> {
     ) -> Self {
         let Attached { perf, calls, without_stops, faults, thp_off } = attached;
         let touched = perf.is_none().then(TouchedPages::default);
+        let files = FileRecorder::new(options.cold, perf.is_some());
         // Those of the recorder, and the one that it installed.
         let filters = own_filters(std::process::id() as Tid) + u64::from(calls == CallSource::Seccomp);
         let mut tracer = Self {
@@ -173,6 +180,7 @@ impl<'a> Tracer<'a> {
             reuse: options.reuse.map(|every| ReuseSampler::new(every, started, options.pressure.is_none())),
             rotation: options.pressure.map(Rotation::new),
             opened: OpenedFiles::watch(&options.watched),
+            files,
             same_cpu: SameCpu::new(),
             switches: Switches::default(),
             merger: Merger::new(started),
@@ -248,6 +256,7 @@ impl<'a> Tracer<'a> {
                 self.touched_in_between(time);
                 self.note_opened();
                 self.drain(time);
+                self.look_at_files(time);
                 self.settle(false);
                 self.sample_peaks_after_calls(time);
             }
@@ -262,6 +271,7 @@ impl<'a> Tracer<'a> {
         self.summary.switch = Duration::from_nanos(self.switches.mean());
         self.summary.stray_faults = self.merger.stray_faults();
         self.summary.pressure = self.rotation.map(|rotation| rotation.figures);
+        self.summary.files = self.files.summary;
         Ok(TraceResult { summary: self.summary, exec_error })
     }
 

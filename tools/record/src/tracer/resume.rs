@@ -25,6 +25,20 @@ impl Tracer<'_> {
         self.same_cpu.resume(tid, until, || drop(ptrace::resume(tid, how, signal)));
     }
 
+    /// Resumes a thread at the entry of a call that is not recorded.
+    pub(super) fn ignore(&mut self, tid: Tid) {
+        self.set_ignored(tid);
+        self.resume(tid, 0);
+    }
+
+    pub(super) fn set_ignored(&mut self, tid: Tid) {
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            // A seccomp stop can be left at once; the other kind is followed by one at the call's end.
+            let every = self.calls == CallSource::EveryCall;
+            task.state = if every { State::Ignored } else { State::Running };
+        }
+    }
+
     pub(super) fn how_to_resume(&self, tid: Tid) -> Resume {
         let in_call = self.tasks.get(&tid).is_some_and(|task| {
             matches!(

@@ -11,7 +11,7 @@
 //! ring buffers.
 
 use super::Tracer;
-use crate::perf::{Loss, PerfSession, Root};
+use crate::perf::{Loss, PerfSample, PerfSession, Root, SampleKind};
 use crate::proc::status::Stat;
 use crate::sys::Tid;
 use crate::sys::time::now;
@@ -56,9 +56,12 @@ impl Tracer<'_> {
             perf.close_unless(|root| tasks.values().any(|task| task.event_set == Some(root)));
         }
         self.summary.samples += (samples.len() - old) as u64;
+        let is_page = |sample: &mut PerfSample| matches!(sample.what, SampleKind::Page { .. });
+        let pages: Vec<PerfSample> = samples.extract_if(old.., is_page).collect();
         self.note_faulted_in(&samples[old..]);
         self.called_without_stop(&samples[old..]);
         *self.merger.samples() = samples;
+        self.note_pages(pages);
         self.note_losses(losses);
     }
 

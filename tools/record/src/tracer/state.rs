@@ -1,5 +1,6 @@
 //! The tracer's state of threads, processes and address spaces.
 
+use crate::files::FileKey;
 use crate::merge::SpaceId;
 use crate::perf::Root;
 use crate::proc::files::KnownFile;
@@ -87,12 +88,14 @@ pub(super) struct InCall {
     pub(super) limit: Option<(Tid, u64, u64)>,
     /// Linux skips it: the recorder emulates it.
     pub(super) emulated: bool,
+    /// The mapped file that it may change.
+    pub(super) file: Option<FileKey>,
 }
 
 impl InCall {
     /// A call without further state.
     pub(super) fn new(entry: Entry, start: u64) -> Self {
-        Self { entry, start, detail: CallDetail::None, limit: None, emulated: false }
+        Self { entry, start, detail: CallDetail::None, limit: None, emulated: false, file: None }
     }
 }
 

@@ -24,6 +24,12 @@ pub(crate) const PARENT_BYTES: usize = 16 << 20;
 /// Pages that come in without a page fault of a program.
 pub(crate) const UNRECORDED_PAGES: usize = 2000;
 
+/// Pages of a file that is mapped, and pages of the mapping.
+pub(crate) const FILE_PAGES: usize = 64;
+pub(crate) const FILE_AREA: usize = 128;
+/// Files of `reads_many_files`: more than there are sets of events for.
+pub(crate) const MANY_FILES: usize = 30;
+
 /// Pages of each file in memory of `reads_files_in_memory`.
 pub(crate) const MEMORY_FILE_PAGES: usize = 500;
 

@@ -11,6 +11,7 @@ mod confined;
 mod cpus;
 mod ends;
 mod figures;
+mod files;
 mod hidden;
 mod huge;
 mod pressure;
@@ -296,7 +297,11 @@ fn stopping_at_every_call_records_the_same() {
 #[test]
 fn the_first_image_is_complete() {
     let Some(recorded) = Recording::of("nothing") else { return };
-    let EventKind::Exec(image) = &recorded.events[0].kind else { panic!("{:?}", recorded.events[0]) };
+    let image = recorded.events.iter().find_map(|event| match &event.kind {
+        EventKind::Exec(image) => Some(image),
+        _ => None,
+    });
+    let image = image.unwrap();
     assert!(image.mappings.iter().any(|mapping| *mapping.name == *b"[stack]" && mapping.flags.has(*b"gd")));
     assert!(image.args.iter().any(|arg| **arg == *b"nothing"));
     assert!(image.max_map_count > 0 && image.brk >= image.start_brk && image.start_brk > 0);

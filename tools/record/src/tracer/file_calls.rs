@@ -1,0 +1,150 @@
+//! Calls that change the length of mapped files, or what of them is cached.
+
+use super::Tracer;
+use super::file_recorder::event;
+use super::state::{Entry, InCall, State};
+use crate::files::FileKey;
+use crate::merge::Rule;
+use crate::sys::time::now;
+use crate::sys::{Tid, memory};
+use quire_trace::event::{EventKind, FileChange, IndexRun, SizeCause, is_error};
+use std::ffi::OsStr;
+use std::fs::Metadata;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const PAGE: u64 = 4096;
+/// Longest path that a call takes.
+const PATH_LIMIT: usize = 4096;
+
+impl Tracer<'_> {
+    /// A thread is about to make such a call. Its end matters if the file was mapped.
+    pub(super) fn enter_file_call(&mut self, tid: Tid, entry: Entry) {
+        let file = if self.begun { changed(tid, &entry) } else { None };
+        let file = file.map(|facts| FileKey::of(&facts)).filter(|key| self.files.table.get(*key).is_some());
+        if file.is_none() {
+            return self.ignore(tid);
+        }
+        self.cpu(tid);
+        // What writes have done to the file is known before this call changes it.
+        self.drain(now());
+        let start = now();
+        self.merger.begin(tid, start);
+        self.set_state(tid, State::InCall(InCall { file, ..InCall::new(entry, start) }));
+        self.resume(tid, 0);
+    }
+
+    /// It has made the call.
+    pub(super) fn note_file_call(&mut self, tid: Tid, call: &InCall, result: i64, time: u64) {
+        let changes = if is_error(result) { None } else { self.changed_by(tid, call, time) };
+        let Some((grew, kinds)) = changes.filter(|(_, kinds)| !kinds.is_empty()) else {
+            return self.merger.cancel(tid, call.start);
+        };
+        self.record(tid, (call.start, time), Rule::Resized { grew }, kinds);
+    }
+
+    /// What a call changed, and whether it made the file longer.
+    fn changed_by(&mut self, tid: Tid, call: &InCall, time: u64) -> Option<(bool, Vec<EventKind>)> {
+        let (Entry { number, args, .. }, key) = (call.entry, call.file?);
+        let size = match number as i64 {
+            libc::SYS_ftruncate | libc::SYS_truncate => args[1],
+            libc::SYS_fallocate => behind(tid, args[0] as i32).map(|facts| facts.len())?,
+            _ => 0,
+        };
+        let file = self.files.table.get_mut(key)?;
+        let mut changes = Vec::new();
+        let old = file.size;
+        if let Some(hole) = hole(number, &args, old) {
+            let pages = hole.start.div_ceil(PAGE)..hole.end / PAGE;
+            if let Some(cached) = &mut file.cached {
+                cached.remove(IndexRun { first: pages.start, pages: pages.end.saturating_sub(pages.start) });
+            }
+            changes.push(FileChange::Punched(hole));
+        }
+        if size != old {
+            changes.push(FileChange::Size { bytes: size, cause: SizeCause::Call });
+        }
+        file.resize(size, time);
+        Some((size > old, changes.into_iter().map(|change| event(key, change)).collect()))
+    }
+}
+
+/// The bytes that a call made a hole, or whose pages it took out of the page cache; none if they are past the
+/// end.
+fn hole(number: u64, args: &[u64; 6], size: u64) -> Option<std::ops::Range<u64>> {
+    let [_, mode, offset, bytes, ..] = *args;
+    let mode = mode as i32;
+    let end = match number as i64 {
+        libc::SYS_fallocate if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 => {
+            offset.saturating_add(bytes).min(size.next_multiple_of(PAGE))
+        }
+        // All behind it is at another place, and Linux reads it anew.
+        libc::SYS_fallocate
+            if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 =>
+        {
+            size.next_multiple_of(PAGE)
+        }
+        _ => return None,
+    };
+    (offset < end).then_some(offset..end)
+}
+
+/// The file that a stopped thread is about to change, if there is one.
+fn changed(tid: Tid, entry: &Entry) -> Option<Metadata> {
+    let truncates = |flags: u64| flags as i32 & libc::O_TRUNC != 0;
+    let args = entry.args;
+    match entry.number as i64 {
+        libc::SYS_ftruncate | libc::SYS_fallocate => behind(tid, args[0] as i32),
+        libc::SYS_truncate | libc::SYS_creat => named(tid, libc::AT_FDCWD, args[0]),
+        libc::SYS_open if truncates(args[1]) => named(tid, libc::AT_FDCWD, args[0]),
+        libc::SYS_openat if truncates(args[2]) => named(tid, args[0] as i32, args[1]),
+        // The first word of its argument block.
+        libc::SYS_openat2 if memory::read_u64(tid, args[2]).is_some_and(truncates) => {
+            named(tid, args[0] as i32, args[1])
+        }
+        _ => None,
+    }
+}
+
+/// The file behind a descriptor of a stopped thread.
+fn behind(tid: Tid, fd: i32) -> Option<Metadata> {
+    std::fs::metadata(format!("/proc/{tid}/fd/{fd}")).ok()
+}
+
+/// The file that a stopped thread gives a path of, which may begin in the folder of a descriptor.
+fn named(tid: Tid, folder: i32, path: u64) -> Option<Metadata> {
+    let path = memory::read_string(tid, path, PATH_LIMIT)?;
+    let path = Path::new(OsStr::from_bytes(&path));
+    let from = match (path.is_absolute(), folder) {
+        (true, _) => format!("/proc/{tid}/root"),
+        (false, libc::AT_FDCWD) => format!("/proc/{tid}/cwd"),
+        (false, folder) => format!("/proc/{tid}/fd/{folder}"),
+    };
+    std::fs::metadata(Path::new(&from).join(path.strip_prefix("/").unwrap_or(path))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_whose_pages_go_are_within_the_file() {
+        let number = libc::SYS_fallocate as u64;
+        let args = |mode: i32, offset, bytes| [3, mode as u64, offset, bytes, 0, 0];
+        let keeps = libc::FALLOC_FL_KEEP_SIZE;
+        let punch = libc::FALLOC_FL_PUNCH_HOLE | keeps;
+        for (mode, offset, bytes, found) in [
+            (punch, 5000, 8000, Some(5000..13_000)),
+            (punch, 0, u64::MAX, Some(0..5 * PAGE)),
+            (punch, 5 * PAGE, 1, None),
+            (libc::FALLOC_FL_ZERO_RANGE, PAGE, PAGE, Some(PAGE..2 * PAGE)),
+            (libc::FALLOC_FL_COLLAPSE_RANGE, PAGE, PAGE, Some(PAGE..5 * PAGE)),
+            (libc::FALLOC_FL_INSERT_RANGE, 2 * PAGE, PAGE, Some(2 * PAGE..5 * PAGE)),
+            (keeps, 0, 9 * PAGE, None),
+            (0, 0, 9 * PAGE, None),
+        ] {
+            assert_eq!(hole(number, &args(mode, offset, bytes), 4 * PAGE + 1), found, "{mode:#x}");
+        }
+        assert_eq!(hole(libc::SYS_ftruncate as u64, &args(punch, 0, 5), 9 * PAGE), None);
+    }
+}

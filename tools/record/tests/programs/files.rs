@@ -1,0 +1,147 @@
+//! Programs that map files on a disk, and change them.
+
+use crate::shared::{FILE_AREA, FILE_PAGES, MANY_FILES};
+use crate::{PAGE, READ_WRITE, handle, leave};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::ptr;
+
+/// A mapping of a file, of which more may be mapped than the file has.
+struct Area(*mut u8);
+
+impl Area {
+    fn of(file: &File) -> Self {
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let addr = unsafe {
+            libc::mmap(ptr::null_mut(), FILE_AREA * PAGE, READ_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        assert_ne!(addr, libc::MAP_FAILED);
+        Self(addr.cast())
+    }
+
+    /// Reads a page, or gets a signal for which its process ends.
+    fn read(&self, page: usize) {
+        // SAFETY: the mapping lives to the end of the program.
+        unsafe { self.0.add(page * PAGE).read_volatile() };
+    }
+
+    /// The same by the kernel, to which a page that is not there is an error.
+    fn can_be_read(&self, page: usize) -> bool {
+        let null = File::options().write(true).open("/proc/self/comm").unwrap();
+        // SAFETY: the kernel reads a byte of the mapping, or refuses to.
+        unsafe { libc::write(null.as_raw_fd(), self.0.add(page * PAGE).cast(), 1) == 1 }
+    }
+
+    /// Asks what of it is in memory, which the recording has.
+    fn ask(&self) {
+        let mut there = [0_u8; FILE_AREA];
+        // SAFETY: the kernel writes a byte for each page of the mapping.
+        assert_eq!(unsafe { libc::mincore(self.0.cast(), FILE_AREA * PAGE, there.as_mut_ptr()) }, 0);
+    }
+}
+
+/// Makes a file of pages, of which none is in the page cache.
+fn make(path: &Path) -> File {
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path).unwrap();
+    file.write_all(&vec![1; FILE_PAGES * PAGE]).unwrap();
+    file.sync_all().unwrap();
+    // SAFETY: it has no preconditions; the second asks for no pages ahead.
+    unsafe {
+        assert_eq!(libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED), 0);
+        assert_eq!(libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM), 0);
+    }
+    file
+}
+
+fn read_page(mut file: &File, page: usize) {
+    file.seek(SeekFrom::Start((page * PAGE) as u64)).unwrap();
+    file.read_exact(&mut [0]).unwrap();
+}
+
+fn append(mut file: &File, pages: usize) {
+    file.seek(SeekFrom::End(0)).unwrap();
+    for _ in 0..pages {
+        file.write_all(&[1; PAGE]).unwrap();
+    }
+}
+
+/// A file that is mapped gets shorter and longer in each way, and pages of it come and go.
+pub(crate) fn changes_a_mapped_file() {
+    handle(libc::SIGBUS, libc::SIG_DFL);
+    let place = tempfile::Builder::new().prefix("quire-mapped-file-").tempdir().unwrap();
+    let path = place.path().join("changes");
+    let file = make(&path);
+    read_page(&file, 5);
+    let area = Area::of(&file);
+    area.ask();
+    area.read(5);
+    area.read(20);
+    assert!(!area.can_be_read(FILE_PAGES));
+    area.ask();
+    let resize = |pages: usize| file.set_len((pages * PAGE) as u64).unwrap();
+    resize(10);
+    assert!(area.can_be_read(9) && !area.can_be_read(10));
+    area.ask();
+    append(&file, 6);
+    area.ask();
+    assert!(area.can_be_read(15) && !area.can_be_read(16));
+    resize(100);
+    area.read(90);
+    area.ask();
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let [start, bytes] = [2 * PAGE as i64, 4 * PAGE as i64];
+    // SAFETY: it has no preconditions.
+    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), punch, start, bytes) }, 0);
+    area.ask();
+    area.read(3);
+    area.ask();
+    let emptied = File::create(&path).unwrap();
+    assert!(!area.can_be_read(0));
+    area.ask();
+    // SAFETY: it has no preconditions.
+    assert_eq!(unsafe { libc::fallocate(emptied.as_raw_fd(), 0, 0, 7 * PAGE as i64) }, 0);
+    area.read(6);
+    area.ask();
+    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: the name is a live string.
+    assert_eq!(unsafe { libc::truncate(name.as_ptr(), 2 * PAGE as i64) }, 0);
+    assert!(area.can_be_read(1) && !area.can_be_read(2));
+    area.ask();
+    // By another descriptor, another process, and a name that is not from the root.
+    std::env::set_current_dir(place.path()).unwrap();
+    assert!(std::process::Command::new("truncate").args(["-s", "8K", "changes"]).status().unwrap().success());
+    append(&file, 2);
+    assert!(area.can_be_read(3));
+    area.ask();
+    drop(place);
+    leave(0);
+}
+
+/// Maps a file that nothing else has mapped, and reads all of it.
+pub(crate) fn reads_a_file() {
+    let place = tempfile::Builder::new().prefix("quire-mapped-file-").tempdir().unwrap();
+    let file = make(&place.path().join("read"));
+    for page in 0..FILE_PAGES {
+        read_page(&file, page);
+    }
+    let area = Area::of(&file);
+    (0..FILE_PAGES).for_each(|page| area.read(page));
+    area.ask();
+    drop(place);
+    leave(0);
+}
+
+/// Maps many files, of which nothing is in the page cache, and reads a page of each.
+pub(crate) fn reads_many_files() {
+    let place = tempfile::Builder::new().prefix("quire-mapped-file-").tempdir().unwrap();
+    for number in 0..MANY_FILES {
+        let file = make(&place.path().join(number.to_string()));
+        let area = Area::of(&file);
+        area.read(number % FILE_PAGES);
+        area.ask();
+    }
+    drop(place);
+    leave(0);
+}
