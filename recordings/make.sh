@@ -29,6 +29,7 @@ text 60000 >"$work/large.txt"
 text 150000 >"$work/unsorted.txt"
 gcc -O1 -o "$work/grow" "$make/grow.c"
 gcc -O1 -o "$work/pool" "$make/pool.c"
+gcc -O1 -c -o "$work/words.o" "$make/compile.c"
 git init --quiet --initial-branch=main "$work/repo"
 cd "$work/repo"
 git config user.name Someone
@@ -55,3 +56,8 @@ record sqlite-queries bash -c "exec sqlite3 :memory: <'$make/queries.sql'"
 record realloc-growth "$work/grow"
 record instance-pool "$work/pool"
 record shell-pipes bash -c 'for n in 1 2 3 4; do seq $((n * 2000)) | sort -r | tail -n 1; done'
+record linker gcc -static -o "$work/words-static" "$work/words.o"
+record web-server "$python" "$make/server.py" "$work" large.txt unsorted.txt words.o
+record cpp-headers g++ -O1 -c -o "$work/headers.o" "$make/headers.cpp"
+record sqlite-file bash -c "exec sqlite3 '$work/entries.db' <'$make/mapped.sql'"
+record python-modules "$python" "$make/modules.py"
