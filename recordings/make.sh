@@ -57,7 +57,9 @@ record realloc-growth "$work/grow"
 record instance-pool "$work/pool"
 record shell-pipes bash -c 'for n in 1 2 3 4; do seq $((n * 2000)) | sort -r | tail -n 1; done'
 record linker gcc -static -o "$work/words-static" "$work/words.o"
-record web-server "$python" "$make/server.py" "$work" large.txt unsorted.txt words.o
+mkdir "$work/site"
+ln "$work/large.txt" "$work/unsorted.txt" "$work/words.o" "$work/site"
+record web-server "$python" "$make/server.py" "$work/site" large.txt unsorted.txt words.o
 record cpp-headers g++ -O1 -c -o "$work/headers.o" "$make/headers.cpp"
 record sqlite-file bash -c "exec sqlite3 '$work/entries.db' <'$make/mapped.sql'"
 record python-modules "$python" "$make/modules.py"

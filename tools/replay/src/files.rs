@@ -8,7 +8,7 @@ use quire_mm::abi::{Files, OpenFile};
 use quire_mm::file::File;
 use quire_mm::space::{Errno, MappedFile, Mapping, VmFlags};
 use quire_trace::event::{Call, FileChange, FileEvent, FileFacts, FileKind};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
 /// File systems whose large mappings Linux aligns for huge pages (magic numbers of ext4, xfs and btrfs).
@@ -38,7 +38,8 @@ const FIRST_NUMBER: u64 = 1 << 48;
 #[derive(Debug, Default)]
 pub(super) struct FileIds<'m> {
     known: HashMap<Key, u64>,
-    files: HashMap<u64, KnownFile<'m>>,
+    /// In order: they are closed in turn, and each replay is to find the same.
+    files: BTreeMap<u64, KnownFile<'m>>,
     /// Names of those that have one, as Linux shows them.
     names: HashMap<u64, Box<[u8]>>,
     next: u64,

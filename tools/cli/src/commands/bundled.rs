@@ -14,8 +14,9 @@ macro_rules! recordings {
 
 /// Each with its name.
 const RECORDINGS: &[(&str, &[u8])] = recordings!(
-    "gcc-compile" "git-history" "git-log" "instance-pool" "python-structures" "realloc-growth" "shell-pipes"
-    "sort-threads" "sqlite-queries" "xz-threads"
+    "cpp-headers" "gcc-compile" "git-history" "git-log" "instance-pool" "linker" "python-modules"
+    "python-structures" "realloc-growth" "shell-pipes" "sort-threads" "sqlite-file" "sqlite-queries" "web-server"
+    "xz-threads"
 );
 
 /// A folder of files that is removed on drop.

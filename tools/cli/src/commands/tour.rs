@@ -24,7 +24,7 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
          recorded memory lives of {} real programs: each call and each page fault is made again, and each\n\
          result compared with Linux's. The last five columns say what each technique changes, off and on:\n\
          pcp (all orders on per-CPU lists), gather (unmapping in runs), swap (one layer for all swap-ins),\n\
-         tables (empty ones are freed), mremap (whole tables move); gather and swap also with 64 KiB folios.\n",
+         tables (empty ones are freed), mremap (whole tables move); gather and swap also with 64 KiB folios.",
         files.len()
     ));
     let comparisons = files
@@ -42,10 +42,9 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
         let host = Host::default();
         advice::print_short(&advise::with_progress(std::slice::from_ref(file), None, &host)?);
     }
-    say("\nGo on with a program of your own:");
+    say("Go on with a program of your own:");
     say("  quire advise -- python3 -c 'x = list(range(1000000))'   what settings would do for it");
-    say("  quire record -o my.qtr -- CMD ARGS...                   keep a recording, and look at it by");
-    say("  quire replay my.qtr; quire compare my.qtr               its processes, and the techniques");
+    say("  quire record -o my.qtr -- CMD; quire replay my.qtr      keep a recording; look at its processes");
     say("  quire lab --quick; quire diff                           techniques timed; random calls on Linux");
     let good = comparisons.iter().all(|comparison| comparison.report.is_good());
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::from(FOUND_FAILURE) })

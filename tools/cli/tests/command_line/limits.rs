@@ -51,19 +51,20 @@ fn a_sampled_recording_is_replayed_within_limits() {
         assert!(recording["does_not_fit"].is_null(), "{recording}");
         recording["memory"]["pgmajfault"].as_f64().expect("a number")
     };
-    let free = replayed(file, &[]);
-    assert_eq!(free["memory"]["pgmajfault"], 0, "{free}");
+    // Those of files that Linux had not cached.
+    let of_files = faults(&[]);
+    assert!(of_files < 1000.0, "{of_files}");
     let half = faults(&["--limit", "12M"]);
     // Half of the pages are out, always those that come next.
     let some = 3.0 * 2048.0..6.0 * 4096.0;
     assert!(some.contains(&half), "{half}");
     // All fits, until as much is charged beside it that only 12 MiB are left.
-    assert_eq!(faults(&["--limit", "32M"]), 0.0);
+    assert_eq!(faults(&["--limit", "32M"]), of_files);
     let beside = faults(&["--limit", "32M", "--beside", "20M"]);
     assert!(some.contains(&beside), "{beside}");
     // Of a peak that is twice as large, it is half of the limit; of one that is half, all fits.
     assert!(faults(&["--limit", "12M", "--peak", "48M"]) > half);
-    assert_eq!(faults(&["--limit", "16M", "--peak", "12M"]), 0.0);
+    assert!(faults(&["--limit", "16M", "--peak", "12M"]) <= of_files);
 }
 
 #[test]

@@ -134,7 +134,7 @@ fn what_a_cold_touch_makes_linux_read_is_mapped_with_it() {
     assert_eq!(with(vec![cached([(5, 2)]), cached([(7, 2)])]), (6, 0));
     assert_eq!(
         with(vec![cached([(5, 1)]), read(20), cached([(10, 20)])]),
-        (13, 0),
+        (17, 0),
         "and what was read later"
     );
     // As much as Linux reads around it, where that is not recorded.
