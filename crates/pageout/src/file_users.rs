@@ -81,10 +81,11 @@ fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, head: Pfn) -> bool {
         }
         found = true;
         if leaf.flags.intersects(LeafFlags::WRITE | LeafFlags::DIRTY) {
+            // Once it forbids writes no CPU marks it as written. Both before the flush, after which no TLB has
+            // either.
             locked.write_protect(at);
-            // No CPU can write by then, or mark the entry as written.
-            tables.space().flush(tables.memory().frames(), &pin, part, FlushCause::Protect);
             locked.unmark(at, LeafFlags::DIRTY);
+            tables.space().flush(tables.memory().frames(), &pin, part, FlushCause::Protect);
         }
         WalkStep::Next
     });
