@@ -31,12 +31,19 @@ pub(crate) struct FileStore {
 impl FileStore {
     /// Frees what is stored of a hole.
     pub(crate) fn free(&self, hole: Range<u64>) -> Result<(), FileError> {
+        take_time();
         let mut bytes = self.bytes.lock().expect("no thread panicked");
         let there = |at: u64| bytes.len().min(at as usize);
         let hole = there(hole.start)..there(hole.end);
         bytes[hole].fill(0);
         Ok(())
     }
+}
+
+/// In a model other threads run before something is transferred or freed.
+fn take_time() {
+    #[cfg(shuttle)]
+    shuttle::thread::yield_now();
 }
 
 /// A file with its bytes in a [`FileStore`].
@@ -64,6 +71,7 @@ impl<P: Platform> FileBacking<P> for MemoryFile {
         memory: DeviceMemory<'_, P>,
         io: &FileIo<'_>,
     ) -> Submitted<Transferred, FileError> {
+        take_time();
         let (fails, count) = match io.direction {
             Direction::Read => (&self.0.fails_reads, &self.0.reads),
             Direction::Write => (&self.0.fails_writes, &self.0.writes),
