@@ -98,7 +98,8 @@ pub struct IoLimits {
     /// Whether the contents of a page must not change while it is being written: it has a checksum beside it,
     /// for one. Calls that write wait then.
     pub stable_writes: bool,
-    /// Whether programs may make holes by their mappings (`MADV_REMOVE`): [`FileBacking::punch`] does its part.
+    /// Whether programs may make holes by their mappings (`MADV_REMOVE`): [`FileBacking::punch`] does its
+    /// part.
     pub holes: bool,
 }
 
@@ -192,10 +193,10 @@ pub trait FileBacking<P: Platform>: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Frees what is stored of whole pages that a program has made a hole of (`MADV_REMOVE`): they are zeros from
-    /// now on. Invalidate is held: no page of them is cached, and none is read or written meanwhile. Only called
-    /// if the [limits](IoLimits::holes) say so. As calls that write to the file may run meanwhile, the embedder's
-    /// lock of the inode is not held.
+    /// Frees what is stored of whole pages that a program has made a hole of (`MADV_REMOVE`): they are zeros
+    /// from now on. Invalidate is held: no page of them is cached, and none is read or written meanwhile.
+    /// Only called if the [limits](IoLimits::holes) say so. As calls that write to the file may run
+    /// meanwhile, the embedder's lock of the inode is not held.
     ///
     /// # Errors
     ///

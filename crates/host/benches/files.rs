@@ -1,8 +1,8 @@
 //! What the page cache costs on the host machine. One thread; the file has no bytes of its own.
 //!
-//! Without arguments: a file of 1 GiB that 100 programs map is truncated; prints nanoseconds, and shootdowns of
-//! each program. With `count NAME N`: does the operation NAME of N pages once and prints nothing, to be run
-//! under `valgrind --tool=callgrind` (`scripts/instructions.sh`); only what is done in `measured` counts.
+//! Without arguments: a file of 1 GiB that 100 programs map is truncated; prints nanoseconds, and shootdowns
+//! of each program. With `count NAME N`: does the operation NAME of N pages once and prints nothing, to be
+//! run under `valgrind --tool=callgrind` (`scripts/instructions.sh`); only what is done in `measured` counts.
 #![allow(clippy::unwrap_used, reason = "a failure is the end of a benchmark")]
 
 use quire_arch::{Access, PAGE_SIZE, VirtAddr};

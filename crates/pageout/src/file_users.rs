@@ -81,8 +81,8 @@ fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, head: Pfn) -> bool {
         }
         found = true;
         if leaf.flags.intersects(LeafFlags::WRITE | LeafFlags::DIRTY) {
-            // Once it forbids writes no CPU marks it as written. Both before the flush, after which no TLB has
-            // either.
+            // Once it forbids writes no CPU marks it as written. Both before the flush, after which no TLB
+            // has either.
             locked.write_protect(at);
             locked.unmark(at, LeafFlags::DIRTY);
             tables.space().flush(tables.memory().frames(), &pin, part, FlushCause::Protect);

@@ -227,8 +227,8 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
     }
 }
 
-/// Whether a mapping that is that of an open file may have the page of `frame` at `addr`: it is the file's page
-/// there, and dirty if what is written goes to it unnoticed.
+/// Whether a mapping that is that of an open file may have the page of `frame` at `addr`: it is the file's
+/// page there, and dirty if what is written goes to it unnoticed.
 fn file_may_map<P: Platform>(vma: &VmaSnapshot, (addr, flags): (VirtAddr, LeafFlags), frame: &Frame) -> bool {
     // SAFETY: the machine is quiet, so the VMA remains a holder.
     let Some(opening) = (unsafe { vma.backing.opening() }) else { return true };

@@ -108,9 +108,9 @@ impl<'m, P: Platform> File<'m, P> {
     }
 
     /// Changes what is stored from the page on that has byte `from`, and the size: for calls that move bytes
-    /// within the file (`fallocate` with COLLAPSE_RANGE or INSERT_RANGE). What is dirty there is written first.
-    /// `change` does the embedder's part, while no page from there on is cached and none can come; it may not
-    /// call the memory management. As in Linux, programs lose their copies of these pages. May sleep.
+    /// within the file (`fallocate` with COLLAPSE_RANGE or INSERT_RANGE). What is dirty there is written
+    /// first. `change` does the embedder's part, while no page from there on is cached and none can come; it
+    /// may not call the memory management. As in Linux, programs lose their copies of these pages. May sleep.
     ///
     /// # Errors
     ///

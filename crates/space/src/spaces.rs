@@ -104,8 +104,8 @@ pub struct Spaces<P: Platform> {
 }
 
 impl<P: Platform> Spaces<P> {
-    /// Over the frames of `swap`, without an address space yet. `files` are [`no_files`](Self::no_files), made
-    /// before: this is deep in a kernel's stack.
+    /// Over the frames of `swap`, without an address space yet. `files` are [`no_files`](Self::no_files),
+    /// made before: this is deep in a kernel's stack.
     ///
     /// # Errors
     ///

@@ -72,8 +72,8 @@ bitflags! {
         const NOHUGEPAGE = 0x40000000;
         /// `MADV_MERGEABLE` (`mg`).
         const MERGEABLE = 0x80000000;
-        /// `mincore` says of all pages that they are in memory: the program must not learn what others do with
-        /// the file. Linux asks whether it owns the file, or may write to it.
+        /// `mincore` says of all pages that they are in memory: the program must not learn what others do
+        /// with the file. Linux asks whether it owns the file, or may write to it.
         const HIDES_CACHE = 1 << 58;
         /// Of a file whose pages are all zeros (`/dev/zero`): a private mapping of it is anonymous memory, a
         /// shared one is new shared memory. No mapping has it.

@@ -61,8 +61,8 @@ impl FileBacking<HostPlatform> for Bytes {
             let from = at.min(bytes.len());
             let there = run.min(bytes.len() - from);
             let stored = &mut bytes[from..from + there];
-            // SAFETY: the frames are RAM of this machine and stay until this returns; those of a read are this
-            // backing's. What programs write meanwhile is written again.
+            // SAFETY: the frames are RAM of this machine and stay until this returns; those of a read are
+            // this backing's. What programs write meanwhile is written again.
             unsafe {
                 match io.direction {
                     Direction::Read => ram.copy_from_nonoverlapping(stored.as_ptr(), there),

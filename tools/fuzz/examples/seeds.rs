@@ -1,7 +1,7 @@
 //! Writes inputs of the targets of traces to begin from: recordings whose few bytes claim much, one of each
-//! kind. `cargo run -p quire-fuzz --example seeds -- FOLDER [RECORDING...]`; further recordings become inputs,
-//! too. Each becomes one as it is, and one of its first events that can be mutated: nothing is compressed, and
-//! checksums do not count.
+//! kind. `cargo run -p quire-fuzz --example seeds -- FOLDER [RECORDING...]`; further recordings become
+//! inputs, too. Each becomes one as it is, and one of its first events that can be mutated: nothing is
+//! compressed, and checksums do not count.
 
 use quire_trace::event::*;
 use quire_trace::format::*;

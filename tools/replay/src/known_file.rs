@@ -161,8 +161,8 @@ impl<'m> KnownFile<'m> {
         }
     }
 
-    /// Linux allowed a touch of `page`, which is past the end as far as that is known: what a program wrote there
-    /// is seen later.
+    /// Linux allowed a touch of `page`, which is past the end as far as that is known: what a program wrote
+    /// there is seen later.
     pub(super) fn has_grown_to(&mut self, page: u64) {
         self.set_size(page.saturating_add(1).saturating_mul(PAGE_SIZE));
         if let OnLinux::Known { cached } = &mut self.linux {
@@ -185,8 +185,8 @@ impl<'m> KnownFile<'m> {
         self.linux.has(page)
     }
 
-    /// A touch of `page` made Linux read it with others, `bytes` in all, and the recording does not have which:
-    /// those around it, which are added to `read`.
+    /// A touch of `page` made Linux read it with others, `bytes` in all, and the recording does not have
+    /// which: those around it, which are added to `read`.
     pub(super) fn read_around(&mut self, page: u64, bytes: u64, read: &mut PageSet) {
         let pages = (bytes / PAGE_SIZE).max(1);
         let first = page.saturating_sub(pages / 2);

@@ -187,8 +187,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let copied = copy(self.platform(), &folio, part, from, true);
         let is_good = came != Came::Empty || part.is_all(copied, size);
         if copied == 0 && came == Came::Empty || !is_good {
-            // It was not read, and has bytes that are not the file's. It leaves the cache, and is read the next
-            // time.
+            // It was not read, and has bytes that are not the file's. It leaves the cache, and is read the
+            // next time.
             return 0;
         }
         if new.is_some() {

@@ -120,14 +120,14 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// `program` pays.
     ///
     /// `free` frees what is stored of the bytes of whole pages that it is called with, of which the last may
-    /// have the end of the file. It is called once, if there are such: when no page of them is cached or being
-    /// written, and none can come, since Invalidate is held alone. So what it frees is neither read before nor
-    /// written after.
+    /// have the end of the file. It is called once, if there are such: when no page of them is cached or
+    /// being written, and none can come, since Invalidate is held alone. So what it frees is neither read
+    /// before nor written after.
     ///
     /// # Errors
     ///
-    /// A page at the edge of the hole could not be had, or there is no space for it; nothing has changed then.
-    /// Or `free` failed: the whole pages have what is stored.
+    /// A page at the edge of the hole could not be had, or there is no space for it; nothing has changed
+    /// then. Or `free` failed: the whole pages have what is stored.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn punch(
         self,
@@ -240,9 +240,9 @@ fn edges_of(start: u64, end: u64, whole: IndexRange) -> impl Iterator<Item = Ran
 impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     /// Changes what is stored of a file from the page on that has byte `from`, and its size to `size`, for
     /// calls that move bytes within the file (`FALLOC_FL_COLLAPSE_RANGE`, `FALLOC_FL_INSERT_RANGE`). What is
-    /// dirty there is written first. `change` is called when no page from there on is cached, and none can come.
-    /// As in Linux, programs lose their copies of these pages. The caller keeps other calls away that write to
-    /// the file or change its size. May sleep.
+    /// dirty there is written first. `change` is called when no page from there on is cached, and none can
+    /// come. As in Linux, programs lose their copies of these pages. The caller keeps other calls away that
+    /// write to the file or change its size. May sleep.
     ///
     /// # Errors
     ///
@@ -280,8 +280,8 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         Ok(())
     }
 
-    /// Makes zeros of whole pages, of which the backing frees what it has stored; copies that programs have made
-    /// stay. May sleep; nothing is locked.
+    /// Makes zeros of whole pages, of which the backing frees what it has stored; copies that programs have
+    /// made stay. May sleep; nothing is locked.
     ///
     /// # Errors
     ///

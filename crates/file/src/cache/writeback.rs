@@ -5,9 +5,9 @@
 //! dirty. Runs of folios are written by one request.
 //!
 //! A folio that is being written may be one of a run that is not under way yet, whose thread waits for the
-//! lock of another folio; and who has that may wait until it is written. That ends: a run has pages before the
-//! one whose lock its thread waits for, so of several such threads none waits for the one with the last page.
-//! No thread waits for writeback with two folios locked, or for Invalidate or a page with one.
+//! lock of another folio; and who has that may wait until it is written. That ends: a run has pages before
+//! the one whose lock its thread waits for, so of several such threads none waits for the one with the last
+//! page. No thread waits for writeback with two folios locked, or for Invalidate or a page with one.
 
 use super::PageCache;
 use super::find::after;

@@ -281,7 +281,8 @@ impl FileBacking<Machine> for Liar {
     }
 }
 
-/// Notes what it was asked for, and completes it at once or panics. Each token is reported whenever it is asked.
+/// Notes what it was asked for, and completes it at once or panics. Each token is reported whenever it is
+/// asked.
 pub(crate) struct Asked {
     pub(crate) asked: Arc<Mutex<Vec<(IoToken, quire_arch::Pfn)>>>,
     pub(crate) panics: bool,

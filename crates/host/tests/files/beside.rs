@@ -121,7 +121,8 @@ fn a_fault_whose_mapping_goes_while_it_reads_tells_no_error_of_that() {
     }
 }
 
-/// As in Linux: the first write to private memory of a file takes the mmap lock, but not while the file is read.
+/// As in Linux: the first write to private memory of a file takes the mmap lock, but not while the file is
+/// read.
 #[test]
 fn mappings_can_change_while_a_fault_reads_a_file() {
     let machine = machine(16, 3);
@@ -148,8 +149,8 @@ fn mappings_can_change_while_a_fault_reads_a_file() {
     assert!(wrote.is_ok() && is_free, "{wrote:?}");
 }
 
-/// A hazard of docs/hazards.md: the lock of a folio that was swapped in is kept while another page, or the mmap
-/// lock, is waited for.
+/// A hazard of docs/hazards.md: the lock of a folio that was swapped in is kept while another page, or the
+/// mmap lock, is waited for.
 #[test]
 fn a_folio_that_was_swapped_in_is_let_go_before_a_page_of_the_file_is_read() {
     let machine = machine(16, 2);

@@ -226,8 +226,8 @@ fn mincore_and_will_need_are_of_the_cache() {
     assert_eq!(space.figures().resident_file, 5 * PAGE);
 }
 
-/// As on Linux the entry decides: what is paged out is not in memory, whatever its file has cached. Where there
-/// is only a guard the cache does.
+/// As on Linux the entry decides: what is paged out is not in memory, whatever its file has cached. Where
+/// there is only a guard the cache does.
 #[test]
 fn mincore_asks_the_cache_only_where_nothing_is_mapped() {
     let machine = machine(16, 1);
@@ -257,8 +257,8 @@ fn advice_reads_a_part_of_a_large_file_ahead() {
     assert_eq!(file.figures().cached, 2048);
 }
 
-/// As on Linux only anonymous pages are copied at once: a pin of a page of the cache is no matter of who maps it
-/// privately.
+/// As on Linux only anonymous pages are copied at once: a pin of a page of the cache is no matter of who maps
+/// it privately.
 #[test]
 fn a_child_shares_a_page_of_the_cache_that_is_pinned() {
     let machine = machine(16, 1);
@@ -287,7 +287,8 @@ fn files_have_no_huge_pages() {
     assert_eq!(create_space(&machine).mmap_file(&request, &file), Err(Error::BadFlags));
 }
 
-/// As Linux's `can_do_mincore`: a program that neither owns the file nor may write to it does not see the cache.
+/// As Linux's `can_do_mincore`: a program that neither owns the file nor may write to it does not see the
+/// cache.
 #[test]
 fn mincore_hides_the_cache_of_a_file_that_is_not_the_programs() {
     let machine = machine(16, 1);

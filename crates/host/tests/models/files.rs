@@ -81,8 +81,8 @@ fn first_word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("a word"))
 }
 
-/// Checks `model` with such a file, on machines of `cpus`. Everything is audited while the file is open still,
-/// and when it is closed.
+/// Checks `model` with such a file, on machines of `cpus`. Everything is audited while the file is open
+/// still, and when it is closed.
 pub(crate) fn with_file(cpus: usize, model: impl Fn(&Scene<'_, '_>) + Send + Sync + Clone + 'static) {
     let setup = Setup::mib(2).cpus(cpus).overcommit();
     check_seeded(SOME, seed_of(&model), move || {
@@ -99,8 +99,8 @@ pub(crate) fn with_file(cpus: usize, model: impl Fn(&Scene<'_, '_>) + Send + Syn
     });
 }
 
-/// Hazard: a fault maps a page beside its removal. After the call no access reaches it by either mapping, also
-/// not where a fault in another page maps what is cached around it, and no copy of it is left.
+/// Hazard: a fault maps a page beside its removal. After the call no access reaches it by either mapping,
+/// also not where a fault in another page maps what is cached around it, and no copy of it is left.
 #[test]
 fn shuttle_a_truncation_against_faults() {
     with_file(3, |scene| {
@@ -229,8 +229,8 @@ fn shuttle_a_punch_against_faults_and_calls() {
     });
 }
 
-/// Hazard: a page of a hole is read after it has left the cache, and before what is stored of it is freed; or it
-/// is written back after that.
+/// Hazard: a page of a hole is read after it has left the cache, and before what is stored of it is freed; or
+/// it is written back after that.
 #[test]
 fn shuttle_a_hole_by_a_mapping_against_faults_and_writeback() {
     with_file(3, |scene| {
@@ -256,8 +256,8 @@ fn shuttle_a_hole_by_a_mapping_against_faults_and_writeback() {
     });
 }
 
-/// Hazard: a page is written to by a mapping after it was written back, and before it leaves the cache. It moves
-/// with what was written, or the write finds that the file ends before it.
+/// Hazard: a page is written to by a mapping after it was written back, and before it leaves the cache. It
+/// moves with what was written, or the write finds that the file ends before it.
 #[test]
 fn shuttle_a_page_cut_out_against_writes() {
     with_file(2, |scene| {

@@ -43,8 +43,8 @@ fn shuttle_writes_against_writeback() {
     });
 }
 
-/// Hazard: pages leave their tables, and translations stay until the flush: a folio with such a mapping is not
-/// made clean meanwhile. All that was written is stored, and no access gets through after the call.
+/// Hazard: pages leave their tables, and translations stay until the flush: a folio with such a mapping is
+/// not made clean meanwhile. All that was written is stored, and no access gets through after the call.
 fn removal_against_writeback(remove: impl Fn(&Scene<'_, '_>) + Send + Sync + Copy + 'static) {
     with_file(3, move |scene| {
         let Scene { machine, space, file, .. } = scene;

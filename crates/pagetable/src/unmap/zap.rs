@@ -124,8 +124,9 @@ impl<P: Platform> Unmapper<'_, P> {
         if index < end && !locked.is_empty() { addr(index) } else { part.end() }
     }
 
-    /// Empties the first of these entries of a locked table that map single pages of the caches of files, up to
-    /// another one, and returns how many; counted by the caller. Most of what a file loses is of this form.
+    /// Empties the first of these entries of a locked table that map single pages of the caches of files, up
+    /// to another one, and returns how many; counted by the caller. Most of what a file loses is of this
+    /// form.
     fn zap_cached(&self, entries: &[AtomicU64]) -> usize {
         let frames = self.gather.tables.memory().frames();
         let emptied = entries.iter().take_while(|entry| {

@@ -24,8 +24,8 @@ pub enum MappedPage {
 }
 
 impl<P: Platform> Walker<'_, P> {
-    /// Calls `visit` with each stretch of `range`, in order, of whose pages the same is to be said. No lock of
-    /// a table is held then.
+    /// Calls `visit` with each stretch of `range`, in order, of whose pages the same is to be said. No lock
+    /// of a table is held then.
     pub fn look_present(self, range: VirtRange, mut visit: impl FnMut(VirtRange, MappedPage)) {
         let (mut from, mut state) = (range.start(), None);
         let mut note = |at: VirtAddr, now: MappedPage| {

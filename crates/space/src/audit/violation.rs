@@ -118,8 +118,8 @@ pub enum SpaceViolation {
         /// What is wrong.
         violation: FileRmapViolation,
     },
-    /// A private page is owned by no anon_vma, or by one whose pages the mapping cannot map. A page of a file is
-    /// another one's, or at another place, or may be written to while it is clean.
+    /// A private page is owned by no anon_vma, or by one whose pages the mapping cannot map. A page of a file
+    /// is another one's, or at another place, or may be written to while it is clean.
     #[error("space {}: {pfn:?} at {addr:?} is not owned by an anon_vma or file of its VMA", .space.get())]
     PageOwner {
         /// Whose mapping.

@@ -9,8 +9,8 @@ use quire_file::{FileError, OpenFile, Opening, PageIndex};
 use quire_pageout::FileMappers;
 use quire_vma::{SpaceCore, Vma};
 
-/// Pages that are read ahead of one mapping at most: 8 MiB. Linux's bound depends on the device, as the largest
-/// request of a disk (`force_page_cache_ra`).
+/// Pages that are read ahead of one mapping at most: 8 MiB. Linux's bound depends on the device, as the
+/// largest request of a disk (`force_page_cache_ra`).
 const MOST_AHEAD: usize = 2048;
 
 /// A holder's share of an open file. Dropping it may close the file, so nothing is locked then.
@@ -60,8 +60,8 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         self.spaces.page_cache().remove_pages(file, bytes, &mappers).map_err(Error::File)
     }
 
-    /// Brings the first of these pages into the cache, as far as the file has them and memory is free, for the
-    /// program in `core`.
+    /// Brings the first of these pages into the cache, as far as the file has them and memory is free, for
+    /// the program in `core`.
     pub(crate) fn read_ahead(&self, core: &SpaceCore, pages: Range<u64>) {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();

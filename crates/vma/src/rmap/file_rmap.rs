@@ -53,8 +53,8 @@ impl<P: Platform> FileRmap<'_, P> {
         })
     }
 
-    /// As [`walk`](Self::walk), for a `visit` that may take long: it is not pinned, and enters a section of the
-    /// epoch itself where it looks at tables, for one part of the range after the other.
+    /// As [`walk`](Self::walk), for a `visit` that may take long: it is not pinned, and enters a section of
+    /// the epoch itself where it looks at tables, for one part of the range after the other.
     pub fn walk_unpinned<B>(
         &self,
         pages: IndexRange,

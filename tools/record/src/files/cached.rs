@@ -91,8 +91,8 @@ impl Look<'_> {
     }
 }
 
-/// Whether Linux tells this process which pages of a file are there (`can_do_mincore`). Of others it says that
-/// all are.
+/// Whether Linux tells this process which pages of a file are there (`can_do_mincore`). Of others it says
+/// that all are.
 fn may_know(file: &File) -> bool {
     let is_own = file.metadata().is_ok_and(|facts| facts.uid() == rustix::process::geteuid().as_raw());
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());

@@ -5,8 +5,8 @@ use crate::summary::{FilesSummary, PageSource};
 use quire_trace::event::{EventKind, FileChange, FileEvent};
 use std::path::Path;
 
-/// Within a second there are at most so many events of pages, and samples of these; with more, tracepoints are
-/// no longer listened to.
+/// Within a second there are at most so many events of pages, and samples of these; with more, tracepoints
+/// are no longer listened to.
 const MOST_EVENTS: u64 = 5000;
 const MOST_SAMPLES: u64 = 50_000;
 const SECOND_NS: u64 = 1_000_000_000;

@@ -2,8 +2,8 @@
 //!
 //! The length and the cached pages of a file are looked at before the first call or image that maps it. After
 //! that tracepoints tell which pages enter and leave the page cache, also that a write has made the file
-//! longer: that needs a page. Where they are not permitted, or tell too much, each file is looked at again from
-//! time to time.
+//! longer: that needs a page. Where they are not permitted, or tell too much, each file is looked at again
+//! from time to time.
 
 use super::file_recorder::event;
 use super::{TICK_NS, Tracer};
@@ -36,8 +36,8 @@ const LOOK_EVERY_NS: u64 = 20_000_000;
 const LOOK_NS: u64 = LOOK_EVERY_NS / SHARE;
 /// The pause after looks is so many times as long as they took.
 const SHARE: u64 = 50;
-/// File systems whose files have no pages in the page cache: proc, sysfs, debugfs, tracefs, the two of cgroups,
-/// securityfs, bpf, ramfs; and those in memory, tmpfs and hugetlbfs.
+/// File systems whose files have no pages in the page cache: proc, sysfs, debugfs, tracefs, the two of
+/// cgroups, securityfs, bpf, ramfs; and those in memory, tmpfs and hugetlbfs.
 const WITHOUT_PAGES: [u64; 11] = [
     0x9fa0,
     0x6265_6572,

@@ -48,8 +48,8 @@ impl FileAt {
         Brought { file: self.file, pages: page..page.saturating_add(1), touched: Some(page) }
     }
 
-    /// What is mapped with the page at `addr`, which is in `part`, when it is read. A mapping can be more than
-    /// this part.
+    /// What is mapped with the page at `addr`, which is in `part`, when it is read. A mapping can be more
+    /// than this part.
     pub(super) fn window(self, addr: u64, part: &Range<u64>) -> Brought {
         let page = self.page(addr);
         let start = page.saturating_sub((addr & AROUND) >> PAGE_SHIFT);
@@ -121,7 +121,8 @@ impl PlannedFiles {
         more == 0 || budget.hold(RUN_BYTES)
     }
 
-    /// Something is known of a file from here on, while there are so many mappings. `false` if it is too much.
+    /// Something is known of a file from here on, while there are so many mappings. `false` if it is too
+    /// much.
     fn change(
         &mut self,
         budget: &mut Budget,

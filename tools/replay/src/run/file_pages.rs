@@ -29,8 +29,8 @@ const MOST_BROUGHT: u64 = 17;
 /// Pages that are looked at for each event where memory is short, beside those that are dropped.
 const LOOKS_OF_EVENT: u64 = 64;
 
-/// A mapping of an address space that is none of a file whose size is known: touches of it need nothing. Until
-/// a call changes mappings.
+/// A mapping of an address space that is none of a file whose size is known: touches of it need nothing.
+/// Until a call changes mappings.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OtherMapping {
     space: usize,

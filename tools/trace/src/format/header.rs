@@ -41,8 +41,8 @@ pub struct TraceHeader {
     /// (`fault_around_bytes` of debugfs). Linux's default where the recorder could not read it, and in
     /// versions 1 to 11 of the format.
     pub fault_around: u64,
-    /// Bytes that Linux reads ahead of a file (`read_ahead_kb` of the file system of the program). `None`: not
-    /// known, as in versions 1 to 11 of the format.
+    /// Bytes that Linux reads ahead of a file (`read_ahead_kb` of the file system of the program). `None`:
+    /// not known, as in versions 1 to 11 of the format.
     pub read_ahead: Option<u64>,
     /// When the recording began, in seconds since 1970 (UTC).
     pub started: u64,

@@ -536,8 +536,8 @@ fn replace_contents(file: &mut Vec<u8>, at: usize, change: impl Fn(&mut Vec<u8>)
     file.splice(at + 36..at + 36 + old, contents);
 }
 
-/// Makes the header of a file one of version 1 to 6, which has no shown limit and nothing of files, and does not
-/// end with the version.
+/// Makes the header of a file one of version 1 to 6, which has no shown limit and nothing of files, and does
+/// not end with the version.
 fn set_version(file: &mut Vec<u8>, version: u8) {
     file[8] = version;
     replace_contents(file, 12, |contents| {
