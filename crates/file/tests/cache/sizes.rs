@@ -223,7 +223,8 @@ fn a_file_of_which_a_page_cannot_be_written_keeps_its_size() {
     assert_eq!((replace(&mut || Ok(())), file.file().size()), (Ok(()), PAGE));
 }
 
-/// A page that a device may write to stays dirty. It is written, and does not keep the call.
+/// A page that a device may write to is never clean. It is written once and leaves the cache, so that the
+/// call ends.
 #[test]
 fn a_pinned_page_leaves_a_file_whose_end_moves() {
     let fixture = Fixture::new();
