@@ -2,7 +2,10 @@
 # What recording costs a program: the ratio of its time recorded to its time alone, from paired runs one after the other
 # (the median of the ratios, so that a host that is busy at times counts little), and the cost of starting a recording.
 #
-#     scripts/recording-cost.sh [PAIRS [QUIRE]]    7 pairs of each, target/release/quire by default
+#     scripts/recording-cost.sh [PAIRS [QUIRE [BEFORE]]]    7 pairs of each, target/release/quire by default
+#
+# With BEFORE, another build of quire, it measures the ratio of a recording by QUIRE to one by BEFORE, of fewer loops and of
+# a compiler, a Python and a shell.
 #
 # Workloads that run for a second with less than 10 000 memory calls and faults a second are to cost at most 10 percent,
 # and a recording of /bin/true at most 30 ms more than /bin/true alone. Programs with large reservations (`asan`, `wasm`,
@@ -14,10 +17,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 pairs=${1:-7}
 quire=$(realpath -m "${2:-target/release/quire}")
+before=${3:+$(realpath -m "$3")}
 if [[ ! $pairs =~ ^[1-9][0-9]*$ ]]; then
     sed -n '2,/^set /{ /^#/ s/^# \{0,1\}//p }' "${BASH_SOURCE[0]}" >&2
     exit 2
 fi
+[[ -z $before || -x $before ]] || { echo "$before is missing" >&2; exit 2; }
 [[ -x $quire ]] || { echo "$quire is missing; build it with: cargo build --release -p quire-cli" >&2; exit 2; }
 for tool in cc:gcc python3:python3; do
     command -v "${tool%:*}" > /dev/null || { echo "${tool%:*} is missing; install it with: apt-get install ${tool#*:}" >&2; exit 2; }
@@ -89,6 +94,18 @@ int main(int count, char **words) {
         sigaction(SIGSEGV, &action, 0);
         for (volatile uint64_t n = 0; n < rounds; n++)
             if (!sigsetjmp(back, 1)) *p = 1;
+    } else if (!strcmp(what, "writes")) { /* of a mapped file, by call, with its length set */
+        int file = open(words[3], O_RDWR | O_CREAT | O_TRUNC, 0600);
+        char block[4096] = {1};
+        ftruncate(file, 1 << 20);
+        char *p = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        for (uint64_t n = 0; n < rounds; n++) {
+            pwrite(file, block, sizeof block, n % 256 * 4096);
+            sink += p[n % 256 * 4096];
+        }
+    } else if (!strcmp(what, "opens")) { /* of a file that is mapped */
+        mmap(0, 4096, PROT_READ, MAP_PRIVATE, open("/bin/sh", O_RDONLY), 0);
+        for (uint64_t n = 0; n < rounds; n++) close(open("/bin/sh", O_RDONLY));
     } else if (!strcmp(what, "files") || !strcmp(what, "maps of files")) { /* read whole, or not at all */
         int file = open("/bin/sh", O_RDONLY);
         size_t step = !strcmp(what, "files") ? 4096 : 65536;
@@ -159,7 +176,42 @@ def measure(name, command, options=()):
     print(f"{name:28} alone {statistics.median(alone):8.3f} s  recorded {statistics.median(recorded):8.3f} s  "
           f"ratio {ratio:6.2f}  more {1000 * more:8.1f} ms", flush=True)
 
+def against(name, command, before):
+    ratios, processor = [], []
+    for pair in range(pairs):
+        took = {}
+        for recorder in (quire, before) if pair % 2 else (before, quire):
+            time.sleep(0.3)
+            used = os.times()
+            wall = seconds([recorder, "record", "-o", work + "/cost.qtr", "--", *command])
+            now = os.times()
+            took[recorder] = wall, sum(now[2:4]) - sum(used[2:4])
+        ratios.append(took[quire][0] / took[before][0])
+        processor.append(took[quire][1] / max(took[before][1], 0.01))
+    low, high = min(ratios), max(ratios)
+    print(f"{name:20} time {statistics.median(ratios):6.3f} ({low:.3f} to {high:.3f})  "
+          f"processor time {statistics.median(processor):6.3f}", flush=True)
+
 load = work + "/load"
+if len(sys.argv) > 4:
+    with open(work + "/source.c", "w") as source:
+        source.write("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n")
+        for n in range(2000):
+            source.write(f"int f{n}(int a) {{ for (int i = 0; i < a; i++) a ^= printf(\"%d\", i * {n}); return a; }}\n")
+    imports = "import json, http.server, sqlite3, email, asyncio, unittest, xml.dom.minidom, decimal, ctypes, multiprocessing"
+    for name, command in [
+        ("calls", [load, "calls", "3000"]),
+        ("faults", [load, "faults", "700"]),
+        ("files", [load, "files", "80000"]),
+        ("maps of files", [load, "maps of files", "50000"]),
+        ("writes", [load, "writes", "100000", work + "/written"]),
+        ("opens", [load, "opens", "100000"]),
+        ("cc", ["cc", "-O1", "-c", work + "/source.c", "-o", work + "/source.o"]),
+        ("python", [sys.executable, "-B", "-c", imports + "\nfor n in range(3000000): pass"]),
+        ("ten execs", ["sh", "-c", "for n in 1 2 3 4 5 6 7 8 9 10; do ls -l / /usr/lib | sort > /dev/null; done"]),
+    ]:
+        against(name, command, sys.argv[4])
+    sys.exit()
 measure("start", ["/bin/true"])
 measure("start, pagemap", ["/bin/true"], ["--faults", "pagemap"])
 for name, rounds in [("compute", 1500), ("calls", 3000), ("faults", 700), ("resident", 60)]:
@@ -175,4 +227,4 @@ for name, rounds in [("wasm", 34), ("sparse", 5000), ("files", 80000), ("maps of
 for name, rounds in [("mincore", 50000), ("signals", 30000), ("mappings", 60000)]:
     measure(name, [load, name, str(rounds)])
 PYTHON
-python3 "$work/pairs.py" "$pairs" "$quire" "$work"
+python3 "$work/pairs.py" "$pairs" "$quire" "$work" ${before:+"$before"}
