@@ -2,6 +2,8 @@
 
 use crate::common::*;
 use crate::mapped::numbered;
+use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd);
@@ -109,6 +111,62 @@ fn a_fault_does_not_bring_back_what_a_hole_had() {
         assert_eq!(reader.join().unwrap(), Ok(0));
     });
     assert_eq!(file.punch(0..PAGE, |_| Err(FileError::NoSpace)), Err(PageError::File(FileError::NoSpace)));
+}
+
+/// A file that takes its time to free what is stored of a hole, and tells when it begins.
+struct SlowHoles {
+    bytes: MemoryFile,
+    begins: Arc<AtomicBool>,
+    ends: Arc<AtomicBool>,
+}
+
+impl<P: Platform> FileBacking<P> for SlowHoles {
+    unsafe fn submit(
+        &self,
+        memory: DeviceMemory<'_, P>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.bytes.submit(memory, io) }
+    }
+
+    fn limits(&self) -> IoLimits {
+        FileBacking::<P>::limits(&self.bytes)
+    }
+
+    fn punch(&self, bytes: Range<u64>) -> Result<(), FileError> {
+        self.begins.store(true, Ordering::Release);
+        for _ in 0..20_000 {
+            std::thread::yield_now();
+            assert!(!self.ends.load(Ordering::Acquire), "the fault found what was stored");
+        }
+        FileBacking::<P>::punch(&self.bytes, bytes)
+    }
+}
+
+/// The same for a hole that a program makes by its mapping.
+#[test]
+fn a_fault_does_not_bring_back_what_a_hole_by_a_mapping_had() {
+    let machine = machine(32, 2);
+    let (bytes, _) = MemoryFile::new(numbered(8));
+    let (begins, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let backing = SlowHoles { bytes, begins: begins.clone(), ends: ends.clone() };
+    let file = machine.memory().create_file(backing, 8 * PAGE).unwrap();
+    let (_cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 8, RW, MapFlags::SHARED), &file).unwrap();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let cpu = machine.vcpu(1).unwrap();
+            while !begins.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let read = cpu.program(&space).read_u64(page(addr, 5));
+            ends.store(true, Ordering::Release);
+            read
+        });
+        assert_eq!(space.madvise(page(addr, 4), 4 * PAGE, Advice::Remove), Ok(()));
+        assert_eq!(reader.join().unwrap(), Ok(0));
+    });
 }
 
 /// As Linux 6.18 does it on ext4 and tmpfs.
