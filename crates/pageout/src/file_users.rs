@@ -4,11 +4,13 @@ use core::fmt;
 use core::ops::ControlFlow;
 use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_file::{Cleaned, FileCore, FileUsers, IndexRange, PageIndex};
-use quire_pagetable::{FlushCause, Unmapper, WalkEntry, WalkStep, Walker, Zap};
+use quire_pagetable::{FlushCause, Tables, Unmapper, WalkEntry, WalkStep, Walker, Zap};
 use quire_vma::{Mapped, Rmap, Vma};
 
 /// Bytes of a mapping that are unmapped under one pin: some page tables.
 const AT_ONCE: u64 = 256 << 20;
+/// Bytes of a mapping in which page tables are looked for under one pin: at most 64 tables of the level above.
+const SEARCHED: u64 = 64 << 30;
 
 /// The mappings of the files of a machine, as the page cache needs them.
 pub struct FileMappers<'s, P: Platform>(Rmap<'s, P>);
@@ -34,15 +36,20 @@ impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
             let mut unmapper = Unmapper::new(tables, FlushCause::Discard);
             let mut at = range.start();
             while at < range.end() {
-                let end = VirtAddr(at.0.saturating_add(AT_ONCE)).min(range.end());
-                {
-                    // The tables may be freed meanwhile.
-                    let pin = tables.pin();
-                    let _epoch = tables.memory().frames().epoch().enter(&pin);
-                    let zap = Zap::Cached { copies: private_too, locked: vma.is_locked() };
-                    unmapper.zap(VirtRange::new(at, end), zap);
-                }
-                at = end;
+                let part = |from: VirtAddr, bytes| {
+                    VirtRange::new(from, VirtAddr(from.0.saturating_add(bytes)).min(range.end()))
+                };
+                // The tables may be freed meanwhile.
+                let pin = tables.pin();
+                let _epoch = tables.memory().frames().epoch().enter(&pin);
+                let searched = part(at, SEARCHED);
+                let Some(mapped) = first_mapped(tables, searched) else {
+                    at = searched.end();
+                    continue;
+                };
+                let zapped = part(mapped, AT_ONCE);
+                unmapper.zap(zapped, Zap::Cached { copies: private_too, locked: vma.is_locked() });
+                at = zapped.end();
             }
             unmapper.finish();
             ControlFlow::Continue(())
@@ -63,6 +70,17 @@ impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
         // and may not have been found; that is rare, and the folio stays dirty.
         if found >= frame.as_folio().maps() { Cleaned::All } else { Cleaned::InTransit }
     }
+}
+
+/// Where the first page table begins that covers part of `range`, or a leaf in the place of one. A mapping may
+/// be far larger than what it maps.
+fn first_mapped<P: Platform>(tables: Tables<'_, P>, range: VirtRange) -> Option<VirtAddr> {
+    let mut first = None;
+    Walker::new(&tables).walk(range, &mut |_, part| {
+        first = Some(part.start());
+        WalkStep::Stop
+    });
+    first
 }
 
 /// Makes the entry for the page at `head` in one mapping clean and read-only, and returns whether there is

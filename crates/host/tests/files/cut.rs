@@ -42,6 +42,30 @@ fn truncation_takes_pages_and_copies_from_every_program() {
     drop(other);
 }
 
+/// Of a mapping that is far larger than what it maps, only page tables are looked at.
+#[test]
+fn truncation_finds_the_pages_of_a_large_mapping() {
+    let machine = machine(32, 1);
+    let (backing, _) = MemoryFile::new(Vec::new());
+    let file = machine.memory().create_file(backing, 1 << 45).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let pages = 1 << 33;
+    let request = file_request(0, pages, RW, MapFlags::NORESERVE);
+    let addr = space.mmap_file(&request, &file).unwrap();
+    // Beside borders of what is unmapped, and of what is looked at, under one pin.
+    let near = |border: u64| [border - 1, border, border + 1];
+    let places: Vec<u64> = [1 << 16, 1 << 24, 3 << 24, 1 << 32].into_iter().flat_map(near).collect();
+    for at in [0, 5].iter().chain(&places) {
+        write(&cpu, &space, page(addr, *at), 7);
+    }
+    assert_eq!(space.figures().resident_anonymous, 14 * PAGE);
+    file.set_size(PAGE).unwrap();
+    assert_eq!((space.figures().resident_anonymous, file.figures().cached), (PAGE, 1));
+    for at in places {
+        assert_eq!(cpu.program(&space).read_u64(page(addr, at)), Err(PAST_END));
+    }
+}
+
 /// As in Linux, which does the same for a size that stays as for a smaller one.
 #[test]
 fn what_is_written_past_the_end_is_gone_when_the_size_is_set_again() {
