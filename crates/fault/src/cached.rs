@@ -17,7 +17,7 @@ use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
 };
 use quire_file::{CachedFile, LockedFolio, Lookup, OpenFile, PageIndex};
-use quire_frame::{AllocError, AllocRequest, FrameChain, FrameFlags, Kind};
+use quire_frame::{AllocError, AllocRequest, FrameChain, Kind};
 use quire_pagetable::{LockedTable, Tables, page_of};
 use quire_sync::atomic::raw::Ordering;
 use quire_vma::Vma;
@@ -64,7 +64,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
                 self.map_neighbours((table, index));
                 Err(Refusal::File(FilePage { index: page, dirties }))
             }
-            Lookup::Folio(folio) if dirties && !is_dirty(&folio) => {
+            Lookup::Folio(folio) if dirties && !file.may_be_written(folio.frame().word().flags()) => {
                 Err(Refusal::File(FilePage { index: page, dirties }))
             }
             Lookup::Folio(folio) => self.install_found((table, index), &folio, copy),
@@ -222,9 +222,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     ) -> Result<(), Refusal> {
         let Self { tables, fault, .. } = *self;
         let page = PageIndex::new(fault.vma.page_offset_at(fault.addr)).ok_or(FaultError::PastEnd)?;
-        let folio = tables.memory().frames().folios().try_lock_folio(leaf.pfn);
-        let dirty = tables.memory().frames().known(leaf.pfn).word().flags().contains(FrameFlags::DIRTY);
-        if folio.is_none() || !dirty {
+        let locked_folio = tables.memory().frames().folios().try_lock_folio(leaf.pfn);
+        let flags = tables.memory().frames().known(leaf.pfn).word().flags();
+        if locked_folio.is_none() || !self.file.may_be_written(flags) {
             return Err(Refusal::File(FilePage { index: page, dirties: true }));
         }
         // Under the folio lock: who makes the folio clean finds the entry as it is now, or has cleared the
@@ -232,8 +232,4 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         locked.widen(index, LeafFlags::WRITE | LeafFlags::DIRTY | LeafFlags::ACCESSED);
         Ok(())
     }
-}
-
-fn is_dirty<P: Platform>(folio: &LockedFolio<'_, P>) -> bool {
-    folio.frame().word().flags().contains(FrameFlags::DIRTY)
 }

@@ -101,6 +101,9 @@ pub struct IoLimits {
     /// Whether programs may make holes by their mappings (`MADV_REMOVE`): [`FileBacking::punch`] does its
     /// part.
     pub holes: bool,
+    /// Whether what programs write past the end of the file, in its last page, is in the file when that
+    /// grows, as in Linux's tmpfs. Otherwise it becomes zeros, as in ext4.
+    pub tail_stays: bool,
 }
 
 impl IoLimits {
@@ -118,6 +121,7 @@ impl Default for IoLimits {
             in_flight: Self::MOST_IN_FLIGHT,
             stable_writes: false,
             holes: false,
+            tail_stays: false,
         }
     }
 }
@@ -142,7 +146,7 @@ pub trait FileBacking<P: Platform>: Send + Sync + 'static {
     /// [`Submitted::QueueFull`], or [`reap`](Self::reap) reports it.
     ///
     /// A backing that hands the request on to another one makes the same promise there. So it does not report
-    /// it before the other one does.
+    /// it before the other one does. One that panics here has completed the request: nothing transfers it.
     unsafe fn submit(
         &self,
         memory: DeviceMemory<'_, P>,
@@ -182,12 +186,13 @@ pub trait FileBacking<P: Platform>: Send + Sync + 'static {
         IoLimits::default()
     }
 
-    /// Space for bytes that are about to become dirty. No folio is locked, and no lock of the file is held
-    /// but the embedder's.
+    /// Space for the bytes of a page that is about to become dirty, or has more written to it: all that it
+    /// has up to its end, where the file may end before. No folio is locked, and no lock of the file is held
+    /// but the embedder's. If a hole is made meanwhile it is asked again.
     ///
     /// # Errors
     ///
-    /// There is none. The bytes are not written then.
+    /// There is none. The page is not written to then.
     fn prepare_write(&self, bytes: Range<u64>) -> Result<(), FileError> {
         let _ = bytes;
         Ok(())

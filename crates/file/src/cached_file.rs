@@ -1,11 +1,13 @@
 //! A file's cache, apart from the VMAs that map it: what the code below VMAs needs of a file.
 
 mod find;
+mod space;
 
 pub(crate) use find::Is;
 pub use find::Lookup;
+pub(crate) use space::Prepared;
 
-use crate::backing::{FileBacking, FileError};
+use crate::backing::FileBacking;
 use crate::entry::Entry;
 use crate::error_sequence::ErrorSequence;
 use crate::file_memory::FileMemory;
@@ -57,6 +59,8 @@ pub struct CachedFile<P: Platform> {
     pub(crate) requests: Requests,
     /// Times that completions were reaped.
     pub(crate) reaps: AtomicU64,
+    /// Times that what is stored of it was freed.
+    cuts: AtomicU64,
     number: u64,
     backing: NonNull<dyn FileBacking<P>>,
     memory: NonNull<FileMemory<P>>,
@@ -96,6 +100,7 @@ impl<P: Platform> CachedFile<P> {
             errors: ErrorSequence::default(),
             requests: Requests::default(),
             reaps: AtomicU64::new(0),
+            cuts: AtomicU64::new(0),
             number,
             backing,
             memory,
@@ -130,14 +135,11 @@ impl<P: Platform> CachedFile<P> {
         })
     }
 
-    /// Asks the backing for space for bytes that are about to be written, by a call or through a mapping. No
-    /// folio is locked, and no lock of the file is held but the embedder's.
-    ///
-    /// # Errors
-    ///
-    /// There is none: the bytes must not be written.
-    pub fn prepare_write(&self, bytes: Range<u64>) -> Result<(), FileError> {
-        self.backing().prepare_write(bytes)
+    /// Whether a program may write by a mapping to a locked folio with these flags: it is dirty, and is not being
+    /// written where the backing wants its pages to stay the same meanwhile.
+    pub fn may_be_written(&self, flags: FrameFlags) -> bool {
+        let is_stable = flags.contains(FrameFlags::WRITEBACK) && self.backing().limits().stable_writes;
+        flags.contains(FrameFlags::DIRTY) && !is_stable
     }
 
     /// Whether programs may make holes in it by their mappings.

@@ -56,6 +56,12 @@ impl Requests {
         Some(request)
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_idle(&self) -> bool {
+        // Acquire: pairs with the release of the thread that ended it.
+        self.0.iter().all(|request| request.word.load(Ordering::Acquire) == 0)
+    }
+
     /// Whether there is room.
     pub(crate) fn has_room(&self, most: u32) -> bool {
         self.free(most).next().is_some()
@@ -144,8 +150,14 @@ impl Request {
 
     /// The thread that began the read will not fetch its outcome.
     pub(crate) fn lose(&self, token: IoToken) {
-        if !self.change(token.number(), ASKED, LOST) {
+        let held = token.number() << TOKEN_SHIFT | HELD;
+        while !self.change(token.number(), ASKED, LOST) {
             let _ = self.fetch(token);
+            // Another thread that deals with its end is about to say so.
+            if self.word.load(Ordering::Relaxed) != held {
+                return;
+            }
+            core::hint::spin_loop();
         }
     }
 

@@ -19,35 +19,87 @@ use quire_sync::atomic::raw::Ordering;
 /// The site of reads and writes in fail plans.
 const SITE: FailSite = FailSite::new("file_io");
 
-/// Consecutive pages that are to be written by one request.
-pub(crate) struct Run {
+/// The frames of a request.
+type RunFrames = arrayvec::ArrayVec<PfnRange, { IoLimits::MOST_PAGES as usize }>;
+
+/// Consecutive pages that have been marked as being written, for one request. Where a backing panics before it
+/// has that, they are treated as those of a request that failed.
+pub(crate) struct Run<'m, P: Platform> {
+    transfers: Transfers<'m, P>,
+    limits: IoLimits,
     first: u64,
-    frames: arrayvec::ArrayVec<PfnRange, { IoLimits::MOST_PAGES as usize }>,
+    frames: RunFrames,
     pages: u32,
 }
 
-impl Run {
-    pub(crate) const fn new() -> Self {
-        Self { first: 0, frames: arrayvec::ArrayVec::new_const(), pages: 0 }
+impl<'m, P: Platform> Run<'m, P> {
+    pub(crate) fn new(transfers: Transfers<'m, P>) -> Self {
+        Self::within(transfers, transfers.file.backing().limits())
     }
 
-    /// Adds the page at `index`, unless the request would have more than `limits` allow, or a gap.
-    fn push(&mut self, index: PageIndex, head: Pfn, limits: IoLimits) -> bool {
+    const fn within(transfers: Transfers<'m, P>, limits: IoLimits) -> Self {
+        Self { transfers, limits, first: 0, frames: RunFrames::new_const(), pages: 0 }
+    }
+
+    /// Adds a page. If it does not fit in, what there was before is written.
+    pub(crate) fn add(&mut self, index: PageIndex, head: Pfn) {
+        if self.push(index, head) {
+            return;
+        }
+        let mut full = core::mem::replace(self, Self::within(self.transfers, self.limits));
+        let fits = self.push(index, head);
+        debug_assert!(fits, "a request has room for no page");
+        full.write();
+    }
+
+    /// Adds a page, unless the request would have more than the limits allow, or a gap.
+    fn push(&mut self, index: PageIndex, head: Pfn) -> bool {
         if self.pages == 0 {
             self.first = index.get();
         }
-        let most = limits.pages.clamp(1, IoLimits::MOST_PAGES);
+        let most = self.limits.pages.clamp(1, IoLimits::MOST_PAGES);
         if index.get() != self.first + u64::from(self.pages) || self.pages >= most {
             return false;
         }
         let segments = self.frames.len();
         match self.frames.last_mut() {
             Some(last) if last.end() == head => *last = PfnRange::new(last.start(), head.offset(1)),
-            _ if segments >= limits.segments.clamp(1, most) as usize => return false,
+            _ if segments >= self.limits.segments.clamp(1, most) as usize => return false,
             _ => self.frames.push(PfnRange::new(head, head.offset(1))),
         }
         self.pages += 1;
         true
+    }
+
+    /// Begins to write it. May sleep.
+    pub(crate) fn write(&mut self) {
+        if self.pages == 0 {
+            return;
+        }
+        let offset = self.first << PAGE_SHIFT;
+        let all = u64::from(self.pages) << PAGE_SHIFT;
+        // A thread that makes the file smaller meanwhile waits for these folios, and drops them then.
+        let bytes = self.transfers.file.size().saturating_sub(offset).min(all);
+        let (request, token) = self.transfers.begin(Extent { bytes, ..self.extent() });
+        // From here on the request has the pages.
+        self.pages = 0;
+        let frames = core::mem::take(&mut self.frames);
+        let io = FileIo { direction: Direction::Write, offset, bytes, frames: &frames, token };
+        // SAFETY: folios that are being written stay in the cache, which has a reference.
+        unsafe { self.transfers.submit(request, &io) };
+    }
+
+    fn extent(&self) -> Extent {
+        Extent { first: self.first, written: self.pages, bytes: 0 }
+    }
+}
+
+impl<P: Platform> Drop for Run<'_, P> {
+    fn drop(&mut self) {
+        if self.pages > 0 {
+            self.transfers.written(self.extent(), Err(FileError::Io));
+            self.transfers.wake();
+        }
     }
 }
 
@@ -107,33 +159,6 @@ impl<'m, P: Platform> Transfers<'m, P> {
         Ok(())
     }
 
-    /// Adds a page that has just been marked as being written to a run, which is written first if the page
-    /// does not fit in.
-    pub(crate) fn write_page(self, run: &mut Run, index: PageIndex, head: Pfn) {
-        let limits = self.file.backing().limits();
-        if !run.push(index, head, limits) {
-            self.write_run(run);
-            let fits = run.push(index, head, limits);
-            debug_assert!(fits, "a request has room for no page");
-        }
-    }
-
-    /// Begins to write a run, whose pages have been marked as being written. May sleep.
-    pub(crate) fn write_run(self, run: &mut Run) {
-        let Run { first, frames, pages } = core::mem::replace(run, Run::new());
-        if pages == 0 {
-            return;
-        }
-        let offset = first << PAGE_SHIFT;
-        let all = u64::from(pages) << PAGE_SHIFT;
-        // A thread that makes the file smaller meanwhile waits for these folios, and drops them then.
-        let bytes = self.file.size().saturating_sub(offset).min(all);
-        let (request, token) = self.begin(Extent { first, written: pages, bytes });
-        let io = FileIo { direction: Direction::Write, offset, bytes, frames: &frames, token };
-        // SAFETY: folios that are being written stay in the cache, which has a reference.
-        unsafe { self.submit(request, &io) };
-    }
-
     /// Room for a request, once there is some.
     fn begin(self, extent: Extent) -> (&'m Request, IoToken) {
         let backing = self.file.backing();
@@ -155,7 +180,7 @@ impl<'m, P: Platform> Transfers<'m, P> {
     /// # Safety
     ///
     /// As for [`FileBacking::submit`](crate::FileBacking::submit).
-    unsafe fn submit(self, request: &Request, io: &FileIo<'_>) {
+    unsafe fn submit(self, request: &'m Request, io: &FileIo<'_>) {
         let class = match io.direction {
             Direction::Read => FailClass::DeviceRead,
             Direction::Write => FailClass::DeviceWrite,
@@ -167,17 +192,25 @@ impl<'m, P: Platform> Transfers<'m, P> {
             return self.complete(io.token, if struck { Err(FileError::Io) } else { Ok(Transferred::All) });
         }
         let backing = self.file.backing();
+        let mut unsubmitted = Unsubmitted { transfers: self, request, token: io.token, is_asked: false };
         loop {
             // First: what ends a request after this counts a reap after this.
             let (reaps, progress) = (self.file.reaps.load(Ordering::Acquire), backing.progress());
             request.ask(io.token);
+            unsubmitted.is_asked = true;
             // SAFETY: the caller's promise.
             match unsafe { backing.submit(self.memory(), io) } {
-                Submitted::Done(result) => return self.complete(io.token, result),
-                Submitted::Begun => return,
+                Submitted::Done(result) => {
+                    core::mem::forget(unsubmitted);
+                    return self.complete(io.token, result);
+                }
+                Submitted::Begun => return core::mem::forget(unsubmitted),
                 // Reported though it was not taken: it has ended.
-                Submitted::QueueFull if !request.take_back(io.token) => return,
+                Submitted::QueueFull if !request.take_back(io.token) => {
+                    return core::mem::forget(unsubmitted);
+                }
                 Submitted::QueueFull => {
+                    unsubmitted.is_asked = false;
                     self.reap();
                     self.frames.platform().park(backing.wait_key(), &mut || {
                         self.file.reaps.load(Ordering::Acquire) == reaps
@@ -197,7 +230,7 @@ impl<'m, P: Platform> Transfers<'m, P> {
     fn complete(self, token: IoToken, result: Result<Transferred, FileError>) {
         let Some(request) = self.file.requests.claim(token) else {
             if self.file.requests.end_lost(token) {
-                self.frames.platform().unpark(self.file.backing().wait_key());
+                self.wake();
             }
             return;
         };
@@ -208,6 +241,11 @@ impl<'m, P: Platform> Transfers<'m, P> {
             self.written(extent, outcome);
             request.clear();
         }
+        self.wake();
+    }
+
+    /// Wakes all threads that wait for a request of the file.
+    fn wake(self) {
         self.frames.platform().unpark(self.file.backing().wait_key());
     }
 
@@ -239,7 +277,7 @@ impl<'m, P: Platform> Transfers<'m, P> {
         if any {
             // Release: pairs with the loads of the threads that wait for a full queue.
             self.file.reaps.fetch_add(1, Ordering::Release);
-            self.frames.platform().unpark(self.file.backing().wait_key());
+            self.wake();
         }
     }
 
@@ -255,6 +293,16 @@ impl<'m, P: Platform> Transfers<'m, P> {
             self.frames
                 .platform()
                 .park(backing.wait_key(), &mut || !request.has_ended(token) && !backing.has_done());
+        }
+    }
+
+    /// Sleeps until no request is under way. No new one is begun.
+    pub(crate) fn wait_idle(self) {
+        let backing = self.file.backing();
+        let busy = || !self.file.requests.is_idle();
+        while busy() {
+            self.reap();
+            self.frames.platform().park(backing.wait_key(), &mut || busy() && !backing.has_done());
         }
     }
 
@@ -281,7 +329,30 @@ impl<P: Platform> Drop for Unfetched<'_, P> {
     fn drop(&mut self) {
         self.request.lose(self.token);
         // There may be room for another one.
-        self.transfers.frames.platform().unpark(self.transfers.file.backing().wait_key());
+        self.transfers.wake();
+    }
+}
+
+/// A request that the backing may not have, unless it panics: then it has not, or it has completed it.
+struct Unsubmitted<'m, P: Platform> {
+    transfers: Transfers<'m, P>,
+    request: &'m Request,
+    token: IoToken,
+    /// Whether another thread may have reported its end.
+    is_asked: bool,
+}
+
+impl<P: Platform> Drop for Unsubmitted<'_, P> {
+    fn drop(&mut self) {
+        if self.is_asked && !self.request.take_back(self.token) {
+            return;
+        }
+        let extent = self.request.extent();
+        if extent.written != 0 {
+            self.transfers.written(extent, Err(FileError::Io));
+        }
+        self.request.clear();
+        self.transfers.wake();
     }
 }
 

@@ -19,19 +19,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 type HostFile<'m> = File<'m, HostPlatform>;
 
 /// The bytes of a file that are not in its pages. What is past the end of them is zeros.
-#[derive(Clone, Debug, Default)]
-struct Bytes(Arc<Mutex<Vec<u8>>>);
+#[derive(Clone, Debug)]
+struct Bytes {
+    stored: Arc<Mutex<Vec<u8>>>,
+    limits: IoLimits,
+}
 
 impl Bytes {
     fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
         // A list of bytes is good whatever was done to it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl FileBacking<HostPlatform> for Bytes {
     fn limits(&self) -> IoLimits {
-        IoLimits { holes: true, ..IoLimits::default() }
+        self.limits
     }
 
     fn punch(&self, hole: Range<u64>) -> Result<(), FileError> {
@@ -111,7 +114,8 @@ impl<'m> ProgramFile<'m> {
         let words = (0..pages).flat_map(|page| (0..PAGE_SIZE / 8).map(move |at| file_word(page, at)));
         let mut contents: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         contents.truncate(FILE_BYTES as usize);
-        let bytes = Bytes(Arc::new(Mutex::new(contents)));
+        let limits = IoLimits { holes: true, tail_stays: facts.tail_stays, ..IoLimits::default() };
+        let bytes = Bytes { stored: Arc::new(Mutex::new(contents)), limits };
         let file = machine.memory().create_file(bytes.clone(), FILE_BYTES)?;
         let (second, third) = (file.open()?, file.open()?);
         let this = Self { facts, bytes, openings: [file, second, third] };

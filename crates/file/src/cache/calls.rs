@@ -6,7 +6,7 @@
 
 use super::PageCache;
 use super::obtain::{Came, Fill, Unfilled};
-use crate::cached_file::MAX_FILE_BYTES;
+use crate::cached_file::{MAX_FILE_BYTES, Prepared};
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
 use crate::index::PageIndex;
@@ -150,12 +150,12 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 return Err(PageError::BadAddress);
             }
             let part = Part { bytes: ready, ..part };
-            file.prepare_write(at..at + part.bytes)?;
+            let prepared = file.prepare_write(part.index)?;
             // What the page has besides is read first, unless all of it is written, or the file ends before.
             let size = file.size();
             let fill = if part.is_all(part.bytes, size) { Fill::ByCaller } else { Fill::Read };
             let copied = self.obtain(file, part.index, program, fill, |folio, came| {
-                self.write_folio(file, (folio, came), part, (from, users))
+                self.write_folio(file, (folio, came), (part, prepared), (from, users))
             })?;
             if copied > 0 {
                 from.advance(copied as usize);
@@ -164,19 +164,24 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
     }
 
-    /// Copies to a locked folio, with Invalidate held, and returns how many bytes.
+    /// Copies to a locked folio, with Invalidate held, and returns how many bytes: none if it is to be tried
+    /// again.
     fn write_folio(
         self,
         file: &FileCore<P, V>,
         (folio, came): (LockedFolio<'m, P>, Came),
-        part: Part,
+        (part, prepared): (Part, Prepared),
         (from, users): (&mut dyn UserCopy, &dyn FileUsers<P, V>),
     ) -> u64 {
         let at = part.page_start() + part.from;
         let new = (came == Came::Empty).then(|| Unfilled::new(self, file, (part.index, &folio)));
+        if !file.is_prepared(prepared) {
+            return 0;
+        }
         self.wait_stable(file, &folio);
         let size = file.size();
-        if came != Came::Empty && at > size && size > part.page_start() {
+        let zeroes = !file.backing().limits().tail_stays;
+        if zeroes && came != Came::Empty && at > size && size > part.page_start() {
             // Between the end of the file and the bytes there may be what a program wrote by a mapping.
             if self.clean(file, &folio, part.index, users) == Cleaned::InTransit {
                 return 0;

@@ -35,16 +35,19 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         }
     }
 
-    /// Ends what files are left of a machine that ends, whose handles were leaked: waits for what is being
-    /// written, and drops the backings. What is dirty is lost. May sleep; nothing is held.
+    /// Ends what files are left of a machine that ends, whose handles were leaked: waits for what is under
+    /// way, and drops the backings. What is dirty is lost. May sleep; nothing is held.
     ///
     /// # Safety
     ///
     /// Nothing uses the files any more, or will.
     pub unsafe fn end_all(self) {
         while let Some(core) = self.files.take_first(self.frames()) {
-            // SAFETY: it was on the list until here, so it lives, and its cache has its folios.
-            self.wait_written(unsafe { core.as_ref() }, IndexRange::ALL);
+            // SAFETY: it was on the list until here, so it lives.
+            let file = unsafe { core.as_ref() };
+            let unwinding = AbortsIfUnwound;
+            self.transfers(file).wait_idle();
+            core::mem::forget(unwinding);
             // SAFETY: nothing uses the file any more (caller), and no request is under way.
             unsafe { self.files.drop_backing_of(self.frames(), core) };
         }
@@ -60,11 +63,23 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         // VMAs hold openings, so nothing maps it.
         self.write_tagged(file, IndexRange::ALL, Tag::Dirty, (Wait::Yes, &NoUsers));
         self.wait_written(file, IndexRange::ALL);
+        // Reads whose threads have panicked.
+        self.transfers(file).wait_idle();
         if file.errors.unseen().is_some() {
             file.memory().lost_errors.fetch_add(1, Ordering::Relaxed);
         }
         self.remove_range(file, IndexRange::ALL, &NoUsers);
         // SAFETY: no opening is left (caller), and the cache is empty.
         unsafe { self.files.free_file(self.frames(), core) };
+    }
+}
+
+/// A panic of a backing ends the process: its machine's RAM would be unmapped while the backing may have frames
+/// of it.
+struct AbortsIfUnwound;
+
+impl Drop for AbortsIfUnwound {
+    fn drop(&mut self) {
+        panic!("a backing panics as its machine ends, with requests under way");
     }
 }

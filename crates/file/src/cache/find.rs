@@ -8,8 +8,10 @@ use crate::file_core::Mapping;
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::store::{Filter, Tag};
+use arrayvec::ArrayVec;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FrameFlags, OwnerWord};
+use quire_memcg::Memcgs;
 use quire_sync::atomic::raw::Ordering;
 
 /// Folios that are looked up under one hold of a store's lock.
@@ -37,12 +39,21 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 });
                 found
             });
-            for stored in found {
-                if let Entry::Folio(head) = stored.entry {
-                    visit((stored.start, head));
-                }
+            // Held here until they are visited: a visit may panic, as a backing may.
+            let held = found.into_iter().rev().filter_map(|stored| match stored.entry {
+                Entry::Folio(head) => Some((stored.start, self.hold(head))),
+                _ => None,
+            });
+            let mut held: ArrayVec<_, AT_ONCE> = held.collect();
+            while let Some((index, reference)) = held.pop() {
+                visit((index, reference.into_head()));
             }
         }
+    }
+
+    /// A reference to the folio at `head`, which is the caller's.
+    pub(super) const fn hold(self, head: Pfn) -> FolioReference<'m, P> {
+        FolioReference { memcgs: self.memcgs, head }
     }
 
     /// The folio of page `index`, locked, if the page is cached. Sleeps for the lock.
@@ -107,6 +118,27 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         // The cache's reference; the caller's is still there.
         let last = folio.frame().put(1);
         debug_assert!(!last, "{head:?} had no reference of the cache");
+    }
+}
+
+/// A reference to a folio, which is dropped with this.
+pub(super) struct FolioReference<'m, P: Platform> {
+    memcgs: &'m Memcgs<P>,
+    head: Pfn,
+}
+
+impl<P: Platform> FolioReference<'_, P> {
+    /// The reference, for the caller.
+    pub(super) fn into_head(self) -> Pfn {
+        let head = self.head;
+        core::mem::forget(self);
+        head
+    }
+}
+
+impl<P: Platform> Drop for FolioReference<'_, P> {
+    fn drop(&mut self) {
+        self.memcgs.folios().release_folio(self.head);
     }
 }
 

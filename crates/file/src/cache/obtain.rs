@@ -11,7 +11,7 @@ use crate::slabs::NodesOn;
 use crate::source::{Needs, Reserve};
 use crate::store::InsertError;
 use core::fmt;
-use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
+use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, FolioGuard, FrameFlags, Kind, Migratetype, OwnerWord};
 use quire_memcg::{Membership, Memcgs};
 use quire_sync::atomic::raw::Ordering;
@@ -173,16 +173,20 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         index: PageIndex,
         program: &Membership,
     ) -> Result<PagedIn<'m, P>, PageError> {
-        let start = index.get() << PAGE_SHIFT;
-        let end = file.size().min(start + PAGE_SIZE);
-        if start >= end {
-            return Err(PageError::PastEnd);
+        let mut was_read = false;
+        loop {
+            if file.ends_before(index) {
+                return Err(PageError::PastEnd);
+            }
+            let prepared = file.prepare_write(index)?;
+            let paged_in = self.page_in(file, index, program)?;
+            was_read |= paged_in.was_read;
+            self.wait_stable(file, &paged_in.folio);
+            if file.is_prepared(prepared) {
+                file.mark_dirty(self.frames(), paged_in.folio.head());
+                return Ok(PagedIn { was_read, ..paged_in });
+            }
         }
-        file.prepare_write(start..end)?;
-        let paged_in = self.page_in(file, index, program)?;
-        self.wait_stable(file, &paged_in.folio);
-        file.mark_dirty(self.frames(), paged_in.folio.head());
-        Ok(paged_in)
     }
 
     /// Calls `work` with the folio of page `index`, while Invalidate is held shared.

@@ -6,9 +6,10 @@
 //! stored of it is freed while Invalidate keeps faults from reading it.
 
 use super::PageCache;
+use super::find::FolioReference;
 use super::writeback::Wait;
 use crate::backing::FileError;
-use crate::cached_file::{CachedFile, MAX_FILE_BYTES};
+use crate::cached_file::{CachedFile, MAX_FILE_BYTES, Prepared};
 use crate::error::{Busy, PageError};
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
@@ -45,6 +46,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             self.extend(file, size, users);
             return Ok(());
         }
+        let _cut = file.cut();
         // Release: pairs with the load of a thread that has locked a folio.
         file.size.store(size, Ordering::Release);
         let gone = IndexRange::new(size.div_ceil(PAGE_SIZE), IndexRange::ALL.end());
@@ -57,15 +59,20 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     }
 
     /// Makes a file larger. Bytes of its last page that are past the end come to be in it, as zeros: what a
-    /// program wrote there by a mapping is gone. Invalidate is held.
+    /// program wrote there by a mapping is gone, unless the [limits](crate::IoLimits::tail_stays) say
+    /// otherwise. Invalidate is held.
     pub(super) fn extend(self, file: &FileCore<P, V>, size: u64, users: &dyn FileUsers<P, V>) {
+        let grow = || file.size.fetch_max(size, Ordering::Release);
+        if file.backing().limits().tail_stays {
+            grow();
+            return;
+        }
         let mut attempt = 0;
         loop {
             let old = file.size();
             if size <= old {
                 return;
             }
-            let grow = || file.size.fetch_max(size, Ordering::Release);
             let tail = old..old.next_multiple_of(PAGE_SIZE);
             let Some((folio, index)) = self.cached_page_of(file, &tail) else {
                 grow();
@@ -137,23 +144,23 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         users: &dyn FileUsers<P, V>,
         free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
     ) -> Result<(), PageError> {
+        // Past the end of the file all is zeros already, unless its tail stays.
+        let tail_stays = file.backing().limits().tail_stays;
         let size = file.size();
-        let (start, end) = (bytes.start, bytes.end.min(size));
+        let last = if tail_stays { size.next_multiple_of(PAGE_SIZE) } else { size };
+        let (start, end) = (bytes.start, bytes.end.min(last));
         if start >= end {
             return Ok(());
         }
-        // Past the end of the file all is zeros already.
-        let whole_end = if end == size { end.next_multiple_of(PAGE_SIZE) } else { end };
+        let whole_end = if end == last { end.next_multiple_of(PAGE_SIZE) } else { end };
         let whole = IndexRange::new(start.div_ceil(PAGE_SIZE), whole_end >> PAGE_SHIFT);
-        let mut edges = ArrayVec::<Edge<'m, P, V>, 2>::new();
-        for edge in edges_of(start, end, whole) {
-            let index = PageIndex::new(edge.start >> PAGE_SHIFT).ok_or(PageError::TooLarge)?;
-            file.prepare_write(edge.clone())?;
-            let page = self.page_in(file, index, program)?;
-            let head = page.folio.unlock_and_keep();
-            edges.push(Edge { cache: self, index, head, bytes: edge });
-        }
-        let _alone = file.invalidate.write(self.platform());
+        let (edges, _alone) = loop {
+            let edges = self.bring_in_edges(file, edges_of(start, end, whole), program)?;
+            let alone = file.invalidate.write(self.platform());
+            if edges.iter().all(|edge| file.is_prepared(edge.prepared)) {
+                break (edges, alone);
+            }
+        };
         if !whole.is_empty() {
             users.unmap(file, whole, false);
         }
@@ -169,8 +176,27 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if whole.is_empty() {
             return Ok(());
         }
+        let _cut = file.cut();
         self.remove_range(file, whole, users);
         Ok(free(whole.start() << PAGE_SHIFT..whole.end() << PAGE_SHIFT)?)
+    }
+
+    /// Reads the pages at the edges of a hole, and asks for space for them.
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn bring_in_edges(
+        self,
+        file: &CachedFile<P>,
+        edges: impl Iterator<Item = Range<u64>>,
+        program: &Membership,
+    ) -> Result<ArrayVec<Edge<'m, P>, 2>, PageError> {
+        let mut brought_in = ArrayVec::new();
+        for bytes in edges {
+            let index = PageIndex::new(bytes.start >> PAGE_SHIFT).ok_or(PageError::TooLarge)?;
+            let prepared = file.prepare_write(index)?;
+            let head = self.page_in(file, index, program)?.folio.unlock_and_keep();
+            brought_in.push(Edge { index, head, bytes, prepared, _reference: self.hold(head) });
+        }
+        Ok(brought_in)
     }
 
     /// Removes the folios of these pages. Invalidate is held exclusively.
@@ -213,17 +239,12 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 }
 
 /// A page at the edge of a hole, with a reference.
-struct Edge<'m, P: Platform, V: Mapping> {
-    cache: PageCache<'m, P, V>,
+struct Edge<'m, P: Platform> {
     index: PageIndex,
     head: Pfn,
     bytes: Range<u64>,
-}
-
-impl<P: Platform, V: Mapping> Drop for Edge<'_, P, V> {
-    fn drop(&mut self) {
-        self.cache.memcgs.folios().release_folio(self.head);
-    }
+    prepared: Prepared,
+    _reference: FolioReference<'m, P>,
 }
 
 /// The bytes of a hole that are not in its whole pages: those before these, and those behind.
@@ -262,6 +283,7 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         // With the pages of the old and of the new end: what is past an end is not stored.
         let first = from.min(size).min(file.size()) >> PAGE_SHIFT;
         let pages = IndexRange::new(first, IndexRange::ALL.end());
+        let _cut = file.cut();
         let mut attempt = 0;
         loop {
             self.write_back(file, pages, Wait::Yes, users)?;
@@ -298,6 +320,7 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         if pages.is_empty() {
             return Ok(());
         }
+        let _cut = file.cut();
         users.unmap(file, pages, false);
         self.remove_range(file, pages, users);
         file.backing().punch(pages.start() << PAGE_SHIFT..pages.end() << PAGE_SHIFT)

@@ -118,19 +118,19 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         tag: Tag,
         (wait, users): (Wait, &dyn FileUsers<P, V>),
     ) {
-        let mut run = Run::new();
+        let mut run = Run::new(self.transfers(file));
         self.for_each_folio(file, pages, Filter::Tagged(tag), |(index, head)| {
+            let _reference = self.hold(head);
             let mut attempt = 0;
             while let Left::InUse = self.write_one(file, (index, head), (wait, users), &mut run) {
                 // What others wait for in the meantime is under way.
-                self.transfers(file).write_run(&mut run);
+                run.write();
                 self.transfers(file).wait_written(head);
                 P::relax(attempt);
                 attempt = attempt.saturating_add(1);
             }
-            self.memcgs.folios().release_folio(head);
         });
-        self.transfers(file).write_run(&mut run);
+        run.write();
     }
 
     /// Writes the folio at `head`, page `index`, to which the caller has a reference, if it is still dirty.
@@ -139,7 +139,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         file: &FileCore<P, V>,
         at @ (index, head): (PageIndex, Pfn),
         (wait, users): (Wait, &dyn FileUsers<P, V>),
-        run: &mut Run,
+        run: &mut Run<'_, P>,
     ) -> Left {
         let waits = wait == Wait::Yes;
         if !self.frames().known(head).get(1) {
@@ -175,7 +175,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             file.turn(self.frames(), store, at, Tag::Writeback, Turn::On);
         });
         drop(folio);
-        self.transfers(file).write_page(run, index, head);
+        run.add(index, head);
         Left::Done
     }
 
@@ -205,8 +205,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// Sleeps until none of these pages is being written.
     pub(super) fn wait_written(self, file: &CachedFile<P>, pages: IndexRange) {
         self.for_each_folio(file, pages, Filter::Tagged(Tag::Writeback), |(_, head)| {
+            let _reference = self.hold(head);
             self.transfers(file).wait_written(head);
-            self.memcgs.folios().release_folio(head);
         });
     }
 }

@@ -57,6 +57,8 @@ pub(crate) struct Disk {
     /// Writes write less than they should.
     pub(crate) short_writes: AtomicBool,
     pub(crate) full: AtomicBool,
+    /// What space was asked for.
+    pub(crate) prepared: Mutex<Vec<Range<u64>>>,
     pub(crate) dropped: AtomicBool,
     pub(crate) limits: Mutex<Option<IoLimits>>,
 }
@@ -149,7 +151,8 @@ impl Disk {
         Ok(if count as u64 == wanted { Transferred::All } else { Transferred::Bytes(count as u64) })
     }
 
-    fn prepare(&self) -> Result<(), FileError> {
+    fn prepare(&self, bytes: Range<u64>) -> Result<(), FileError> {
+        self.prepared.lock().unwrap().push(bytes);
         if self.full.load(Ordering::Relaxed) { Err(FileError::NoSpace) } else { Ok(()) }
     }
 }
@@ -176,8 +179,8 @@ impl FileBacking<Machine> for Immediate {
         self.0.limits.lock().unwrap().unwrap_or_default()
     }
 
-    fn prepare_write(&self, _bytes: Range<u64>) -> Result<(), FileError> {
-        self.0.prepare()
+    fn prepare_write(&self, bytes: Range<u64>) -> Result<(), FileError> {
+        self.0.prepare(bytes)
     }
 
     fn sync(&self, _bytes: Range<u64>, _data_only: bool) -> Result<(), FileError> {
@@ -330,5 +333,100 @@ impl FileBacking<Machine> for Arc<Gate> {
             std::thread::yield_now();
         }
         Submitted::Done(Err(FileError::Corrupt))
+    }
+}
+
+/// A method of a backing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Method {
+    Submit,
+    Progress,
+    Reap,
+}
+
+/// As the one that it has, but panics in one method, once.
+pub(crate) struct Unsteady {
+    pub(crate) queued: Queued,
+    pub(crate) panics: Arc<Mutex<Option<Method>>>,
+}
+
+impl Unsteady {
+    fn reach(&self, method: Method) {
+        let panics = self.panics.lock().unwrap().take_if(|panics| *panics == method);
+        assert!(panics.is_none(), "a backing ends here");
+    }
+}
+
+impl FileBacking<Machine> for Unsteady {
+    unsafe fn submit(
+        &self,
+        memory: DeviceMemory<'_, Machine>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
+        self.reach(Method::Submit);
+        // SAFETY: the caller's promise.
+        unsafe { self.queued.submit(memory, io) }
+    }
+
+    fn reap(
+        &self,
+        memory: DeviceMemory<'_, Machine>,
+        done: &mut dyn FnMut(IoToken, Result<Transferred, FileError>),
+    ) {
+        self.reach(Method::Reap);
+        self.queued.reap(memory, done);
+    }
+
+    fn has_done(&self) -> bool {
+        self.queued.has_done()
+    }
+
+    fn progress(&self) -> u32 {
+        self.reach(Method::Progress);
+        0
+    }
+
+    fn limits(&self) -> IoLimits {
+        self.queued.limits()
+    }
+}
+
+/// Space for pages that is asked for and freed. When it was asked for it waits, if it is armed.
+#[derive(Default)]
+pub(crate) struct Space {
+    pub(crate) pages: Mutex<std::collections::BTreeSet<u64>>,
+    pub(crate) is_armed: AtomicBool,
+    pub(crate) waits: AtomicBool,
+}
+
+impl Space {
+    pub(crate) fn free(&self, bytes: &Range<u64>) {
+        let gone = bytes.start / PAGE_SIZE..bytes.end / PAGE_SIZE;
+        self.pages.lock().unwrap().retain(|page| !gone.contains(page));
+    }
+}
+
+impl FileBacking<Machine> for Arc<Space> {
+    unsafe fn submit(
+        &self,
+        _: DeviceMemory<'_, Machine>,
+        io: &FileIo<'_>,
+    ) -> Submitted<Transferred, FileError> {
+        Submitted::Done(Ok(if io.direction == Direction::Read {
+            Transferred::Zeros
+        } else {
+            Transferred::All
+        }))
+    }
+
+    fn prepare_write(&self, bytes: Range<u64>) -> Result<(), FileError> {
+        self.pages.lock().unwrap().insert(bytes.start / PAGE_SIZE);
+        if self.is_armed.swap(false, Ordering::Relaxed) {
+            self.waits.store(true, Ordering::Release);
+            while self.waits.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::backings::Disk;
 use crate::support::{Fixture, Mapped, PAGE, at, pattern};
-use quire_file::{Busy, FileError, IndexRange, Lookup, NoUsers, PageError, Wait};
+use quire_file::{Busy, FileError, IndexRange, IoLimits, Lookup, NoUsers, PageError, Wait};
 use quire_frame::FrameFlags;
 use std::sync::atomic::Ordering;
 
@@ -33,6 +33,38 @@ fn a_program_sees_zeros_past_the_new_end_at_once() {
     // SAFETY: the page is cached, and no other thread is there.
     let bytes = unsafe { std::slice::from_raw_parts(page, PAGE as usize) };
     assert!(bytes[..100].iter().all(|byte| *byte != 0) && bytes[100..].iter().all(|byte| *byte == 0));
+}
+
+/// As in Linux's tmpfs, if the backing says so.
+#[test]
+fn what_is_written_past_the_end_stays_where_the_backing_wants_that() {
+    for tail_stays in [false, true] {
+        let fixture = Fixture::new();
+        let disk = Disk::new(&[]);
+        *disk.limits.lock().unwrap() = Some(IoLimits { tail_stays, ..IoLimits::default() });
+        let file = fixture.create(disk.file(), PAGE + 100);
+        let read = |at| fixture.must_read(file.file(), PAGE + at, 1)[0];
+        let write_past_end = || {
+            let page = fixture.page(file.file(), 1);
+            // SAFETY: the page is cached, and the bytes are in it.
+            unsafe { page.add(100).write_bytes(7, 300) };
+        };
+        let value = if tail_stays { 7 } else { 0 };
+        write_past_end();
+        // A call that writes behind that, and one that sets the size.
+        fixture.must_write(file.file(), PAGE + 200, &[1]);
+        assert_eq!([read(100), read(200)], [value, 1]);
+        fixture.cache().set_size(file.file(), PAGE + 300, &NoUsers).unwrap();
+        assert_eq!(read(299), value);
+        fixture.cache().set_size(file.file(), PAGE + 100, &NoUsers).unwrap();
+        write_past_end();
+        // A hole has what is past the end, too.
+        let mut free = |_| Ok(());
+        let hole = PAGE + 50..PAGE + 150;
+        fixture.cache().punch(file.file(), hole, &fixture.program, &NoUsers, &mut free).unwrap();
+        fixture.cache().set_size(file.file(), PAGE + 400, &NoUsers).unwrap();
+        assert_eq!([read(149), read(150)], [0, value]);
+    }
 }
 
 #[test]

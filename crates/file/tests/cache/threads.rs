@@ -1,6 +1,6 @@
 //! Threads that use one file at once.
 
-use crate::backings::{Disk, Gate};
+use crate::backings::{Disk, Gate, Space};
 use crate::machine::{Machine, Random, run_on};
 use crate::support::{Core, Fixture, PAGE, at};
 use quire_file::{FileBacking, FileError, IndexRange, NoUsers, PageError, Wait};
@@ -154,4 +154,41 @@ fn a_page_that_is_written_whole_does_not_depend_on_a_read_that_fails() {
     assert_eq!(fixture.must_read(file.file(), 0, 9), [7; 9]);
     // The gate writes nothing.
     fixture.cache().set_size(file.file(), 0, &NoUsers).unwrap();
+}
+
+/// A hole that is made when space was asked for, and the page is not dirty yet, takes that space: it is asked for
+/// again.
+#[test]
+fn a_page_that_is_dirty_has_space_whatever_holes_come() {
+    for (by_call, cached) in [(false, false), (false, true), (true, false), (true, true)] {
+        let fixture = Fixture::with(Machine::new(&[(0, 4096)], 2));
+        let space = Arc::new(Space::default());
+        let file = fixture.create(space.clone(), 4 * PAGE);
+        if cached {
+            drop(fixture.cache().page_in(file.file(), at(1), &fixture.program).unwrap());
+        }
+        space.is_armed.store(true, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                run_on(1);
+                if by_call {
+                    fixture.must_write(file.file(), PAGE, &[1; PAGE as usize]);
+                } else {
+                    drop(fixture.cache().page_in_to_write(file.file(), at(1), &fixture.program).unwrap());
+                }
+            });
+            while !space.waits.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            let mut free = |bytes| {
+                space.free(&bytes);
+                Ok(())
+            };
+            let hole = PAGE..2 * PAGE;
+            fixture.cache().punch(file.file(), hole, &fixture.program, &NoUsers, &mut free).unwrap();
+            space.waits.store(false, Ordering::Release);
+        });
+        assert_eq!(fixture.files.totals().dirty, 1);
+        assert!(space.pages.lock().unwrap().contains(&1), "by call {by_call}, cached {cached}");
+    }
 }

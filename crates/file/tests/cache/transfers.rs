@@ -1,6 +1,6 @@
 //! Requests: those that fail, complete later, are refused, or are reported wrongly.
 
-use crate::backings::{Asked, Disk, Liar};
+use crate::backings::{Asked, Disk, Liar, Method, Unsteady};
 use crate::support::{Fixture, PAGE, at, pattern};
 use quire_file::{FileError, IndexRange, IoLimits, NoUsers, PageBytes, PageError, UserCopy, Wait};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -119,6 +119,84 @@ fn a_read_that_panics_leaves_no_page() {
     for (_, head) in asked.lock().unwrap().iter() {
         fixture.memcgs.folios().release_folio(*head);
     }
+}
+
+fn panicking(disk: &Arc<Disk>, method: Method) -> (Unsteady, Arc<Mutex<Option<Method>>>) {
+    // One request at a time, so that a second one waits.
+    *disk.limits.lock().unwrap() = Some(IoLimits { in_flight: 1, ..IoLimits::default() });
+    let panics = Arc::new(Mutex::new(Some(method)));
+    (Unsteady { queued: disk.queued(1), panics: panics.clone() }, panics)
+}
+
+/// Pages that were to be written are not left as ones that are being written.
+#[test]
+fn a_write_that_panics_is_a_write_that_failed() {
+    for method in [Method::Submit, Method::Progress, Method::Reap] {
+        let fixture = Fixture::new();
+        let disk = Disk::new(&[]);
+        let (backing, panics) = panicking(&disk, method);
+        let file = fixture.create(backing, 0);
+        // Two requests.
+        for page in [0, 1, 5] {
+            fixture.must_write(file.file(), page * PAGE, &[7]);
+        }
+        let sync = || fixture.cache().sync(&file, 0..u64::MAX, false, &NoUsers);
+        assert!(catch_unwind(AssertUnwindSafe(sync)).is_err(), "{method:?}");
+        assert_eq!(*panics.lock().unwrap(), None);
+        assert_eq!(sync(), Err(FileError::Io), "{method:?}");
+        assert_eq!((fixture.files.totals().writeback, fixture.files.totals().dirty), (0, 0));
+        fixture.must_write(file.file(), 0, &[8]);
+        assert_eq!(sync(), Ok(()));
+        assert_eq!(disk.bytes()[0], 8);
+        drop(file);
+        assert_eq!(fixture.frames_in_use(), 0);
+    }
+}
+
+/// There is room for another read after one that panicked, and the file ends only when nothing is read into its
+/// frames any more.
+#[test]
+fn a_read_that_panics_keeps_neither_its_room_nor_its_frame() {
+    for method in [Method::Submit, Method::Progress, Method::Reap] {
+        let fixture = Fixture::new();
+        let old = pattern(7, PAGE as usize);
+        let disk = Disk::new(&old);
+        let (backing, panics) = panicking(&disk, method);
+        let file = fixture.create(backing, PAGE);
+        let read = || fixture.cache().page_in(file.file(), at(0), &fixture.program).map(drop);
+        assert!(catch_unwind(AssertUnwindSafe(read)).is_err(), "{method:?}");
+        assert_eq!(disk.take_log().len(), 0);
+        if method == Method::Reap {
+            // It is under way.
+            drop(file);
+            assert_eq!(disk.take_log().len(), 1, "the file has ended before what its backing reads");
+            // Also where the machine ends first.
+            *panics.lock().unwrap() = Some(method);
+        } else {
+            assert_eq!(fixture.must_read(file.file(), 0, 1 << 20), old, "{method:?}");
+            drop(file);
+        }
+        // Nothing uses the frame of the read that panicked again.
+        assert_eq!(fixture.frames_in_use(), 1);
+        let mut lost = Vec::new();
+        fixture.frames().audit().for_each_frame(|pfn, frame| {
+            lost.extend((frame.kind() == quire_frame::Kind::File).then_some(pfn));
+        });
+        fixture.memcgs.folios().release_folio(lost[0]);
+    }
+}
+
+/// A page that is dirty may be written to anywhere, and the backing is not asked again.
+#[test]
+fn space_is_asked_for_a_whole_page() {
+    let fixture = Fixture::new();
+    let disk = Disk::new(&[]);
+    let file = fixture.create(disk.file(), PAGE + 100);
+    drop(fixture.cache().page_in_to_write(file.file(), at(1), &fixture.program).unwrap());
+    fixture.must_write(file.file(), 10, &[1]);
+    let mut free = |_| Ok(());
+    fixture.cache().punch(file.file(), 20..30, &fixture.program, &NoUsers, &mut free).unwrap();
+    assert_eq!(*disk.prepared.lock().unwrap(), [PAGE..2 * PAGE, 0..PAGE, 0..PAGE]);
 }
 
 #[test]

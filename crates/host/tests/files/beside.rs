@@ -9,18 +9,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const PRIVATE: MapFlags = MapFlags::empty();
 
-/// Reads tell the test that they come, and wait until they are let on, once it is armed.
-#[derive(Default)]
+/// Requests of one direction tell the test that they come, and wait until they are let on, once it is armed.
 struct Gate {
+    direction: Direction,
     is_armed: AtomicBool,
     came: AtomicU64,
     goes_on: AtomicBool,
 }
 
 impl Gate {
-    /// A read into this frame.
-    fn pass(&self, frame: Pfn) {
-        if self.is_armed.load(Ordering::Acquire) {
+    fn of(direction: Direction) -> Arc<Self> {
+        let [is_armed, goes_on] = [(); 2].map(|()| AtomicBool::new(false));
+        Arc::new(Self { direction, is_armed, came: AtomicU64::new(0), goes_on })
+    }
+
+    /// A request for this frame.
+    fn pass(&self, direction: Direction, frame: Pfn) {
+        if direction == self.direction && self.is_armed.load(Ordering::Acquire) {
             self.came.store(frame.0, Ordering::Release);
             while !self.goes_on.swap(false, Ordering::Acquire) {
                 std::thread::yield_now();
@@ -28,7 +33,7 @@ impl Gate {
         }
     }
 
-    /// Waits for a read, and returns its frame.
+    /// Waits for a request, and returns its frame.
     fn wait(&self) -> Pfn {
         loop {
             match self.came.swap(0, Ordering::Acquire) {
@@ -51,11 +56,13 @@ impl<P: Platform> FileBacking<P> for GatedFile {
         memory: DeviceMemory<'_, P>,
         io: &FileIo<'_>,
     ) -> Submitted<Transferred, FileError> {
-        if io.direction == Direction::Read {
-            self.1.pass(io.frames[0].start());
-        }
+        self.1.pass(io.direction, io.frames[0].start());
         // SAFETY: the caller's promise.
         unsafe { self.0.submit(memory, io) }
+    }
+
+    fn limits(&self) -> IoLimits {
+        IoLimits { stable_writes: true, ..FileBacking::<P>::limits(&self.0) }
     }
 }
 
@@ -75,18 +82,24 @@ impl SwapDevice<HostPlatform> for GatedSwap {
     }
 
     unsafe fn submit(&self, memory: DeviceMemory<'_, HostPlatform>, io: PageIo) -> Submitted {
-        if io.direction == Direction::Read {
-            self.1.pass(io.pfn);
-        }
+        self.1.pass(io.direction, io.pfn);
         // SAFETY: the caller's promise.
         unsafe { self.0.submit(memory, io) }
     }
 }
 
-/// A file of pages that are numbered from `first` on, and its gate.
+/// A file of pages that are numbered, and the gate of its reads.
 fn gated<'m>(machine: &'m Machine, pages: u64) -> (File<'m, HostPlatform>, Arc<FileStore>, Arc<Gate>) {
+    gated_at(machine, pages, Direction::Read)
+}
+
+fn gated_at<'m>(
+    machine: &'m Machine,
+    pages: u64,
+    direction: Direction,
+) -> (File<'m, HostPlatform>, Arc<FileStore>, Arc<Gate>) {
     let (backing, store) = MemoryFile::new(numbered(pages));
-    let gate = Arc::new(Gate::default());
+    let gate = Gate::of(direction);
     let file = machine.memory().create_file(GatedFile(backing, gate.clone()), pages * PAGE).unwrap();
     (file, store, gate)
 }
@@ -154,7 +167,7 @@ fn mappings_can_change_while_a_fault_reads_a_file() {
 #[test]
 fn a_folio_that_was_swapped_in_is_let_go_before_a_page_of_the_file_is_read() {
     let machine = machine(16, 2);
-    let swap_gate = Arc::new(Gate::default());
+    let swap_gate = Gate::of(Direction::Read);
     swap_on(&machine, GatedSwap(HostRam::new(64).unwrap(), swap_gate.clone()));
     let (file, store, gate) = gated(&machine, 2);
     let (cpu, space) = cpu_and_space(&machine);
@@ -184,4 +197,48 @@ fn a_folio_that_was_swapped_in_is_let_go_before_a_page_of_the_file_is_read() {
         reader.join().unwrap()
     });
     assert_eq!(read, Ok(0));
+}
+
+/// A page that is pinned stays dirty while it is written. A program does not change it then, if the backing has a
+/// checksum beside it, for one.
+#[test]
+fn a_pinned_page_is_not_written_to_while_its_contents_must_stay() {
+    let machine = machine(16, 3);
+    let (file, store, gate) = gated_at(&machine, 2, Direction::Write);
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = space.mmap_file(&file_request(0, 2, RW, MapFlags::SHARED), &file).unwrap();
+    for mapped in [true, false] {
+        write(&cpu, &space, addr, 5);
+        let pinned = space.pin_page(addr, Access::Write).unwrap();
+        if !mapped {
+            space.madvise(addr, PAGE, Advice::DontNeed).unwrap();
+        }
+        gate.is_armed.store(true, Ordering::Release);
+        let has_written = AtomicBool::new(false);
+        let is_early = std::thread::scope(|scope| {
+            let syncs = scope.spawn(|| {
+                let _cpu = machine.vcpu(1).unwrap();
+                file.sync(ALL, false)
+            });
+            gate.wait();
+            scope.spawn(|| {
+                let cpu = machine.vcpu(2).unwrap();
+                write(&cpu, &space, addr, 9);
+                has_written.store(true, Ordering::Release);
+            });
+            let is_early = (0..20_000).any(|_| {
+                std::thread::yield_now();
+                has_written.load(Ordering::Acquire)
+            });
+            gate.is_armed.store(false, Ordering::Release);
+            gate.let_on();
+            assert_eq!(syncs.join().unwrap(), Ok(()));
+            is_early
+        });
+        assert!(!is_early, "the page was written to, mapped {mapped}");
+        assert_eq!(store.bytes.lock().unwrap()[..8], 5_u64.to_le_bytes());
+        drop(pinned);
+        file.sync(ALL, false).unwrap();
+        assert_eq!(store.bytes.lock().unwrap()[..8], 9_u64.to_le_bytes());
+    }
 }

@@ -6,7 +6,7 @@ use super::text::smaps;
 use crate::observation::Region;
 use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use crate::program::{Base, Store};
-use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, XFS_SUPER_MAGIC, statfs};
+use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::HostPlatform;
@@ -46,6 +46,8 @@ pub(crate) struct StoreFacts {
     pub(crate) huge_alignment: bool,
     /// It is mounted without execution.
     pub(crate) no_exec: bool,
+    /// What is written past the end stays when the file grows.
+    pub(crate) tail_stays: bool,
 }
 
 impl StoreFacts {
@@ -62,9 +64,10 @@ impl StoreFacts {
                 Err(_) => past = middle,
             }
         }
-        let huge_alignment = ALIGNED.contains(&statfs(path)?.filesystem_type());
+        let system = statfs(path)?.filesystem_type();
+        let (huge_alignment, tail_stays) = (ALIGNED.contains(&system), system == TMPFS_MAGIC);
         let no_exec = statvfs(path)?.flags().contains(FsFlags::ST_NOEXEC);
-        Ok(Self { max_bytes: fits, huge_alignment, no_exec })
+        Ok(Self { max_bytes: fits, huge_alignment, no_exec, tail_stays })
     }
 }
 
