@@ -70,7 +70,7 @@ fn removal_against_writeback(remove: impl Fn(&Scene<'_, '_>) + Send + Sync + Cop
             });
             scope.spawn(|| assert_eq!(scene.on(2, || file.sync(ALL, false)), Ok(())));
         });
-        assert_stored(scene, 9);
+        assert_stored(scene, last.into_inner());
     });
 }
 
