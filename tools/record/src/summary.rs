@@ -77,6 +77,11 @@ pub struct FilesSummary {
     pub files: u64,
     /// Those of which the recorder may not know what is cached.
     pub unknown: u64,
+    /// Those of FUSE and of network file systems, of which nothing is asked; they are not among
+    /// [`FilesSummary::files`].
+    pub left_out: u64,
+    /// The first of them.
+    pub first_left_out: Option<PathBuf>,
     /// Events that tell of pages which entered or left the page cache.
     pub changes: u64,
     /// How such changes are known.
@@ -105,7 +110,15 @@ pub enum PageSource {
 
 impl fmt::Display for FilesSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { files, unknown, changes, pages, cold, warm, warm_pages, first_warm } = self;
+        let Self { files, unknown, changes, pages, cold, warm, warm_pages, .. } = self;
+        if let Some(first) = &self.first_left_out {
+            writeln!(
+                f,
+                "left out  lengths and cached pages of {} files that processes or other machines serve: {}, ...",
+                self.left_out,
+                first.display()
+            )?;
+        }
         if *files == 0 {
             return Ok(());
         }
@@ -119,7 +132,7 @@ impl fmt::Display for FilesSummary {
             0 => writeln!(f)?,
             unknown => writeln!(f, "; of {unknown} the recorder may not know what is cached")?,
         }
-        match first_warm {
+        match &self.first_warm {
             Some(first) => writeln!(
                 f,
                 "cold      {warm} files stay in the page cache with {warm_pages} pages, since others have them mapped: {}, ...",

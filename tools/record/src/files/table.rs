@@ -2,10 +2,12 @@
 
 use super::runs::PageSet;
 use crate::sys::Tid;
+use crate::sys::named::{self, From, Looked};
 use quire_trace::event::{IndexRun, TaskId};
+use rustix::fs::CWD;
 use std::collections::HashMap;
-use std::fs::{File, Metadata, OpenOptions};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 const PAGE: u64 = 4096;
@@ -18,9 +20,9 @@ pub(crate) struct FileKey {
 }
 
 impl FileKey {
-    /// Of an open file, or one that was looked at by its name.
-    pub(crate) fn of(facts: &Metadata) -> Self {
-        Self { device: facts.dev(), inode: facts.ino() }
+    /// Of a file that was looked at.
+    pub(crate) fn of(file: &Looked) -> Self {
+        Self { device: file.device, inode: file.inode }
     }
 }
 
@@ -52,17 +54,22 @@ impl MappedFile {
         self.size == 0 || self.cached.as_ref().is_some_and(|cached| cached.runs() == [all])
     }
 
-    /// What its name stands for now, if that is still this file.
-    pub(crate) fn look(&self, key: FileKey) -> Option<Metadata> {
-        std::fs::metadata(&self.path).ok().filter(|facts| FileKey::of(facts) == key)
+    /// What its name stands for now, if that is still this file. The kernel knows the name of one that is
+    /// mapped.
+    fn find(&self, key: FileKey) -> Option<(OwnedFd, Looked)> {
+        let file = named::find(CWD, &self.path, From::Folder).ok()?;
+        let facts = named::look_at(&file).filter(|facts| FileKey::of(facts) == key)?;
+        Some((file, facts))
+    }
+
+    /// Its length, if its name still stands for it.
+    pub(crate) fn look(&self, key: FileKey) -> Option<u64> {
+        self.find(key).map(|(_, facts)| facts.bytes)
     }
 
     /// Opens it by its name, if that still stands for it.
     pub(crate) fn open(&self, key: FileKey) -> Option<File> {
-        self.look(key)?;
-        let waits_not = libc::O_NONBLOCK | libc::O_NOCTTY;
-        let file = OpenOptions::new().read(true).custom_flags(waits_not).open(&self.path).ok()?;
-        file.metadata().is_ok_and(|facts| FileKey::of(&facts) == key).then_some(file)
+        named::open_regular(&self.find(key)?.0)
     }
 
     /// It has this length from now on. Nothing past it is cached.

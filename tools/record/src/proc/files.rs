@@ -1,6 +1,6 @@
 //! What is behind a descriptor: `/proc/PID/fd` and `/proc/PID/fdinfo`.
 
-use super::Keyed;
+use super::mounts::{FileSystem, Mounts, Opened, Served};
 use super::trial::{self, Asked};
 use crate::sys::Tid;
 use quire_trace::event::{FileFacts, FileKind, HeldInMemory};
@@ -37,26 +37,56 @@ struct Seen {
     changed: (i64, u32),
     names: u32,
     mount: u64,
-    /// Opened to be read, and to be written.
-    modes: (bool, bool),
+    /// How it was opened.
+    mode: i32,
 }
 
-/// The facts of an open descriptor of a thread that is about to map it. `last` is the file that was mapped
-/// last: what cannot have changed of it is not asked again, which takes five times as long. The recording
-/// began at `began`.
+/// The facts of an open descriptor of a thread that is about to map it, and whether its file was asked for
+/// them. `last` is the file that was mapped last: what cannot have changed of it is not asked again, which
+/// takes five times as long. The recording began at `began`.
 pub(crate) fn facts(
     tid: Tid,
     fd: i32,
+    asked: Asked,
+    (last, mounts): (&mut Option<KnownFile>, &mut Mounts),
+    began: SystemTime,
+) -> (Arc<FileFacts>, bool) {
+    let Some(opened) = Opened::of(tid, fd) else { return (Arc::default(), true) };
+    match mounts.of(tid, fd, opened) {
+        Served::Here => (of_open_file(tid, (fd, opened), asked, last, began), true),
+        Served::Elsewhere(system) => (Arc::new(unasked(tid, (fd, opened), asked, system)), false),
+    }
+}
+
+/// Of a file that is not asked: `/proc` tells the rest. It is as long as what is mapped of it.
+fn unasked(tid: Tid, (fd, opened): (i32, Opened), asked: Asked, system: FileSystem) -> FileFacts {
+    let FileSystem { device, kind: file_system, no_exec } = system;
+    let name = fs::read_link(format!("/proc/{tid}/fd/{fd}")).unwrap_or_default();
+    let name = name.as_os_str().as_bytes();
+    FileFacts {
+        kind: FileKind::Regular,
+        device,
+        inode: opened.inode,
+        size: asked.end(),
+        file_system,
+        readable: opened.may_read(),
+        writable: opened.may_write(),
+        no_exec,
+        name: name[..name.len().min(NAME_LIMIT)].into(),
+        ..FileFacts::default()
+    }
+}
+
+fn of_open_file(
+    tid: Tid,
+    (fd, opened): (i32, Opened),
     asked: Asked,
     last: &mut Option<KnownFile>,
     began: SystemTime,
 ) -> Arc<FileFacts> {
     let mut facts = FileFacts::default();
     let path = format!("/proc/{tid}/fd/{fd}");
-    if fd < 0 {
-        return Arc::new(facts);
-    }
-    let seen = Seen::of(&path);
+    let seen = Seen::of(&path, opened);
     let known = last.as_ref().filter(|known| seen.is_some_and(|seen| known.is_as_before(seen, asked)));
     // One that has several names may have been opened under another.
     if let Some(known) = known
@@ -77,7 +107,7 @@ pub(crate) fn facts(
         return Arc::new(facts);
     };
     (facts.device, facts.inode, facts.size) = (metadata.dev(), metadata.ino(), metadata.size());
-    examine(&mut facts, &metadata, (tid, fd), asked);
+    examine(&mut facts, &metadata, (tid, fd, opened), asked);
     if facts.kind == FileKind::Memory {
         let bytes = metadata.blocks().saturating_mul(BLOCK);
         facts.held = Some(HeldInMemory { bytes, changed: changed_since(&metadata, began) });
@@ -101,27 +131,29 @@ impl KnownFile {
 
 impl Seen {
     /// Of a link in `/proc/PID/fd`. `None` where the kernel does not tell all of it.
-    fn of(path: &str) -> Option<Self> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+    fn of(path: &str, opened: Opened) -> Option<Self> {
+        let wanted = StatxFlags::BASIC_STATS;
         let file = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
-        // The permissions of the link are what the file was opened for.
-        let link = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MODE).ok()?;
-        let may = |permission| u32::from(link.stx_mode) & permission != 0;
         let told = StatxFlags::from_bits_retain(file.stx_mask).contains(wanted);
-        told.then(|| Self {
+        told.then_some(Self {
             device: (file.stx_dev_major, file.stx_dev_minor),
             inode: file.stx_ino,
             size: file.stx_size,
             changed: (file.stx_ctime.tv_sec, file.stx_ctime.tv_nsec),
             names: file.stx_nlink,
-            mount: file.stx_mnt_id,
-            modes: (may(libc::S_IRUSR), may(libc::S_IWUSR)),
+            mount: opened.mount,
+            mode: opened.mode,
         })
     }
 }
 
 /// Finds out the rest.
-fn examine(facts: &mut FileFacts, metadata: &fs::Metadata, (tid, fd): (Tid, i32), asked: Asked) {
+fn examine(
+    facts: &mut FileFacts,
+    metadata: &fs::Metadata,
+    (tid, fd, opened): (Tid, i32, Opened),
+    asked: Asked,
+) {
     let (system, no_exec) = file_system(&format!("/proc/{tid}/fd/{fd}"));
     facts.file_system = system as u64;
     facts.no_exec = no_exec;
@@ -146,9 +178,7 @@ fn examine(facts: &mut FileFacts, metadata: &fs::Metadata, (tid, fd): (Tid, i32)
     } else {
         FileKind::Other
     };
-    let mode = mode(tid, fd);
-    facts.readable = mode == libc::O_RDONLY || mode == libc::O_RDWR;
-    facts.writable = mode == libc::O_WRONLY || mode == libc::O_RDWR;
+    (facts.readable, facts.writable) = (opened.may_read(), opened.may_write());
     // Mapping huge pages reserves some, which the program then lacks.
     if facts.kind != FileKind::HugePages {
         facts.trial = trial::attempt(tid, fd, asked);
@@ -160,13 +190,6 @@ fn changed_since(metadata: &fs::Metadata, then: SystemTime) -> bool {
     let then = then.duration_since(UNIX_EPOCH).unwrap_or_default().saturating_sub(TICK);
     let seconds = u64::try_from(metadata.ctime()).unwrap_or(0);
     Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).unwrap_or(0)) >= then
-}
-
-/// How a descriptor was opened: one of the `O_ACCMODE` values; -1 for `O_PATH` and if it is not known.
-fn mode(tid: Tid, fd: i32) -> i32 {
-    let text = fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).unwrap_or_default();
-    let flags = Keyed(text).word("flags").and_then(|octal| i32::from_str_radix(octal, 8).ok());
-    flags.filter(|flags| flags & libc::O_PATH == 0).map_or(-1, |flags| flags & libc::O_ACCMODE)
 }
 
 /// The type of the file system, and whether it forbids execution.
@@ -191,7 +214,7 @@ mod tests {
     fn asked_of(file: &fs::File, began: SystemTime) -> Arc<FileFacts> {
         let asked = Asked::from_args(&[0, 4096, 1, libc::MAP_PRIVATE as u64, 0, 0]);
         let tid = rustix::thread::gettid().as_raw_pid();
-        facts(tid, file.as_raw_fd(), asked, &mut None, began)
+        facts(tid, file.as_raw_fd(), asked, (&mut None, &mut Mounts::default()), began).0
     }
 
     /// Mounts a file system of this type, in a namespace of this thread alone.
@@ -288,7 +311,9 @@ mod tests {
         let asked = Asked::from_args(&[0, 4096, 1, libc::MAP_PRIVATE as u64, 0, 0]);
         let tid = rustix::thread::gettid().as_raw_pid();
         let mut last = None;
-        let mut ask = |file: &fs::File| facts(tid, file.as_raw_fd(), asked, &mut last, UNIX_EPOCH);
+        let mut mounts = Mounts::default();
+        let mut ask =
+            |file: &fs::File| facts(tid, file.as_raw_fd(), asked, (&mut last, &mut mounts), UNIX_EPOCH).0;
         let first = ask(&one);
         if first.kind != FileKind::Regular {
             return eprintln!("skipped: temporary files are in memory");

@@ -6,6 +6,8 @@
 mod counted;
 pub(crate) mod files;
 pub(crate) mod maps;
+pub(crate) mod mounts;
+pub(crate) mod names;
 pub(crate) mod pagemap;
 pub(crate) mod status;
 pub(crate) mod system;

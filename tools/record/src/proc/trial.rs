@@ -39,6 +39,11 @@ impl Asked {
         self.kind == other.kind && self.is_sensible() && other.is_sensible()
     }
 
+    /// The end of what is mapped.
+    pub(super) fn end(self) -> u64 {
+        self.offset.saturating_add(self.len)
+    }
+
     fn one_page(self) -> Self {
         Self { len: PAGE, ..self }
     }

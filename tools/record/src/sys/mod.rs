@@ -6,6 +6,7 @@
 pub(crate) mod descriptor;
 pub(crate) mod memory;
 pub(crate) mod mount;
+pub(crate) mod named;
 pub(crate) mod page_cache;
 pub(crate) mod priority;
 pub(crate) mod process;

@@ -3,8 +3,10 @@
 use super::Tracer;
 use super::state::Entry;
 use crate::files::FileKey;
+use crate::proc::mounts::Served;
+use crate::proc::names;
 use crate::sys::page_cache::{count, evict};
-use crate::sys::{Tid, memory};
+use crate::sys::{Tid, memory, named};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -28,26 +30,27 @@ impl Tracer<'_> {
         let Some(path) = memory::read_string(tid, entry.args[usize::from(is_at)], PAGE as usize) else {
             return;
         };
-        let path = Path::new(OsStr::from_bytes(&path));
-        let mut next = if path.is_absolute() {
-            Some(path.to_path_buf())
-        } else if is_at && entry.args[0] as i32 != libc::AT_FDCWD {
-            Some(Path::new(&format!("/proc/{tid}/fd/{}", entry.args[0] as i32)).join(path))
-        } else {
-            Some(Path::new(&format!("/proc/{tid}/cwd")).join(path))
-        };
+        let mut next = Some(PathBuf::from(OsStr::from_bytes(&path)));
+        let mut folder = if is_at { entry.args[0] as i32 } else { libc::AT_FDCWD };
         for _ in 0..MOST_INTERPRETERS {
             let Some(path) = next.take() else { return };
-            let Ok(mut file) = File::open(&path) else { return };
-            let Ok(facts) = file.metadata() else { return };
-            if !facts.is_file() || self.files.table.get(FileKey::of(&facts)).is_some() {
+            let mounts = &mut self.files.mounts;
+            let Some(found) = names::find(mounts, tid, folder, &path) else { return };
+            // A script names its interpreter from the working directory on.
+            folder = libc::AT_FDCWD;
+            if mounts.of_own(tid, &found) != Served::Here {
+                return;
+            }
+            let Some(facts) = named::look_at(&found) else { return };
+            let Some(mut file) = named::open_regular(&found) else { return };
+            if self.files.table.get(FileKey::of(&facts)).is_some() {
                 return;
             }
             let mut head = Vec::new();
             if (&mut file).take(HEAD).read_to_end(&mut head).is_ok() {
                 next = interpreter(&head).map(|name| PathBuf::from(OsStr::from_bytes(name)));
             }
-            self.make_cold(&file, facts.len(), &path);
+            self.make_cold(&file, facts.bytes, &path);
         }
     }
 

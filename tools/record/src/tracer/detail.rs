@@ -23,8 +23,9 @@ impl Tracer<'_> {
                     return CallDetail::None;
                 };
                 let (fd, asked) = (args[4] as i32, Asked::from_args(args));
-                let facts = files::facts(tid, fd, asked, &mut space.last_file, self.began);
-                self.see_mapped(tid, fd, &facts);
+                let known = (&mut space.last_file, &mut self.files.mounts);
+                let (facts, is_asked) = files::facts(tid, fd, asked, known, self.began);
+                self.see_mapped(tid, fd, &facts, is_asked);
                 CallDetail::File(facts)
             }
             libc::SYS_mmap => site(tid),

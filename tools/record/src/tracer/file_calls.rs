@@ -5,11 +5,12 @@ use super::file_recorder::event;
 use super::state::{Entry, InCall, State};
 use crate::files::FileKey;
 use crate::merge::Rule;
+use crate::proc::names;
+use crate::sys::named::{self, Looked};
 use crate::sys::time::now;
 use crate::sys::{Tid, memory};
 use quire_trace::event::{EventKind, FileChange, IndexRun, SizeCause, is_error};
 use std::ffi::OsStr;
-use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -20,7 +21,7 @@ const PATH_LIMIT: usize = 4096;
 impl Tracer<'_> {
     /// A thread is about to make such a call. Its end matters if the file was mapped.
     pub(super) fn enter_file_call(&mut self, tid: Tid, entry: Entry) {
-        let file = if self.begun { changed(tid, &entry) } else { None };
+        let file = if self.begun { self.changed(tid, &entry) } else { None };
         let file = file.map(|facts| FileKey::of(&facts)).filter(|key| self.files.table.get(*key).is_some());
         if file.is_none() {
             return self.ignore(tid);
@@ -32,6 +33,31 @@ impl Tracer<'_> {
         self.merger.begin(tid, start);
         self.set_state(tid, State::InCall(InCall { file, ..InCall::new(entry, start) }));
         self.resume(tid, 0);
+    }
+
+    /// The file that a stopped thread is about to change, if there is one.
+    fn changed(&mut self, tid: Tid, entry: &Entry) -> Option<Looked> {
+        let args = entry.args;
+        match entry.number as i64 {
+            libc::SYS_ftruncate | libc::SYS_fallocate => {
+                names::behind(&mut self.files.mounts, tid, args[0] as i32)
+            }
+            libc::SYS_truncate | libc::SYS_creat => self.named(tid, libc::AT_FDCWD, args[0]),
+            libc::SYS_open if truncates(args[1]) => self.named(tid, libc::AT_FDCWD, args[0]),
+            libc::SYS_openat if truncates(args[2]) => self.named(tid, args[0] as i32, args[1]),
+            // The first word of its argument block.
+            libc::SYS_openat2 if memory::read_u64(tid, args[2]).is_some_and(truncates) => {
+                self.named(tid, args[0] as i32, args[1])
+            }
+            _ => None,
+        }
+    }
+
+    /// The file that a stopped thread gives a path of, which may begin in the folder of a descriptor.
+    fn named(&mut self, tid: Tid, folder: i32, path: u64) -> Option<Looked> {
+        let path = memory::read_string(tid, path, PATH_LIMIT)?;
+        let path = Path::new(OsStr::from_bytes(&path));
+        named::look_at(names::find(&mut self.files.mounts, tid, folder, path)?)
     }
 
     /// It has made the call.
@@ -48,7 +74,9 @@ impl Tracer<'_> {
         let (Entry { number, args, .. }, key) = (call.entry, call.file?);
         let size = match number as i64 {
             libc::SYS_ftruncate | libc::SYS_truncate => args[1],
-            libc::SYS_fallocate => behind(tid, args[0] as i32).map(|facts| facts.len())?,
+            libc::SYS_fallocate => {
+                names::behind(&mut self.files.mounts, tid, args[0] as i32).map(|facts| facts.bytes)?
+            }
             _ => 0,
         };
         let file = self.files.table.get_mut(key)?;
@@ -89,38 +117,9 @@ fn hole(number: u64, args: &[u64; 6], size: u64) -> Option<std::ops::Range<u64>>
     (offset < end).then_some(offset..end)
 }
 
-/// The file that a stopped thread is about to change, if there is one.
-fn changed(tid: Tid, entry: &Entry) -> Option<Metadata> {
-    let truncates = |flags: u64| flags as i32 & libc::O_TRUNC != 0;
-    let args = entry.args;
-    match entry.number as i64 {
-        libc::SYS_ftruncate | libc::SYS_fallocate => behind(tid, args[0] as i32),
-        libc::SYS_truncate | libc::SYS_creat => named(tid, libc::AT_FDCWD, args[0]),
-        libc::SYS_open if truncates(args[1]) => named(tid, libc::AT_FDCWD, args[0]),
-        libc::SYS_openat if truncates(args[2]) => named(tid, args[0] as i32, args[1]),
-        // The first word of its argument block.
-        libc::SYS_openat2 if memory::read_u64(tid, args[2]).is_some_and(truncates) => {
-            named(tid, args[0] as i32, args[1])
-        }
-        _ => None,
-    }
-}
-
-/// The file behind a descriptor of a stopped thread.
-fn behind(tid: Tid, fd: i32) -> Option<Metadata> {
-    std::fs::metadata(format!("/proc/{tid}/fd/{fd}")).ok()
-}
-
-/// The file that a stopped thread gives a path of, which may begin in the folder of a descriptor.
-fn named(tid: Tid, folder: i32, path: u64) -> Option<Metadata> {
-    let path = memory::read_string(tid, path, PATH_LIMIT)?;
-    let path = Path::new(OsStr::from_bytes(&path));
-    let from = match (path.is_absolute(), folder) {
-        (true, _) => format!("/proc/{tid}/root"),
-        (false, libc::AT_FDCWD) => format!("/proc/{tid}/cwd"),
-        (false, folder) => format!("/proc/{tid}/fd/{folder}"),
-    };
-    std::fs::metadata(Path::new(&from).join(path.strip_prefix("/").unwrap_or(path))).ok()
+/// Whether an open with these flags empties a regular file that is there.
+fn truncates(flags: u64) -> bool {
+    flags as i32 & libc::O_TRUNC != 0
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! The state of what is noted of mapped files.
 
 use crate::files::{FileKey, FileTable};
+use crate::proc::mounts::Mounts;
 use crate::summary::{FilesSummary, PageSource};
 use quire_trace::event::{EventKind, FileChange, FileEvent};
+use std::collections::HashSet;
 use std::path::Path;
 
 /// Within a second there are at most so many events of pages, and samples of these; with more, tracepoints
@@ -15,6 +17,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct FileRecorder {
     pub(super) table: FileTable,
+    pub(super) mounts: Mounts,
+    /// Files that are served elsewhere.
+    left_out: HashSet<FileKey>,
     /// Files whose pages tracepoints do not tell of yet.
     pub(super) unwatched: Vec<FileKey>,
     /// When the first of these was mapped.
@@ -45,6 +50,14 @@ impl FileRecorder {
         self.summary.warm += 1;
         self.summary.warm_pages += pages;
         self.summary.first_warm.get_or_insert_with(|| path.to_path_buf());
+    }
+
+    /// A file is mapped that another process or machine serves.
+    pub(super) fn leave_out(&mut self, key: FileKey, path: &Path) {
+        if self.left_out.insert(key) {
+            self.summary.left_out += 1;
+            self.summary.first_left_out.get_or_insert_with(|| path.to_path_buf());
+        }
     }
 
     /// Tracepoints tell of pages.

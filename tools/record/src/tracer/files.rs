@@ -10,19 +10,21 @@ use super::{TICK_NS, Tracer};
 use crate::files::{FileKey, MappedFile, PageChange, PageSet, cached_pages};
 use crate::merge::Rule;
 use crate::perf::{PerfSample, SampleKind};
-use crate::proc::trial;
+use crate::proc::mounts::Served;
+use crate::proc::{names, trial};
 use crate::summary::PageSource;
-use crate::sys::Tid;
-use crate::sys::descriptor;
+use crate::sys::named::{self, From};
 use crate::sys::time::{next_look, now};
+use crate::sys::{Tid, descriptor};
 use quire_trace::event::{
     EventKind, ExecImage, FileChange, FileFacts, FileKind, IndexRun, SizeCause, TaskId,
 };
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const PAGE: u64 = 4096;
 /// The lengths of so many files are looked at at a tick.
@@ -77,12 +79,15 @@ struct FirstSight {
 }
 
 impl Tracer<'_> {
-    /// A thread that is stopped is about to map this file.
-    pub(super) fn see_mapped(&mut self, tid: Tid, fd: i32, facts: &FileFacts) {
+    /// A thread that is stopped is about to map this file, which was asked for these facts or was not.
+    pub(super) fn see_mapped(&mut self, tid: Tid, fd: i32, facts: &FileFacts, is_asked: bool) {
         if facts.kind != FileKind::Regular || !facts.readable {
             return;
         }
         let key = FileKey { device: facts.device, inode: facts.inode };
+        if !is_asked {
+            return self.files.leave_out(key, Path::new(OsStr::from_bytes(&facts.name)));
+        }
         let time = now();
         if let Some(file) = self.files.table.get_mut(key) {
             if file.size == facts.size {
@@ -114,18 +119,28 @@ impl Tracer<'_> {
             }
             let path = PathBuf::from(OsStr::from_bytes(&mapping.name));
             let (start, end) = (mapping.start, mapping.end);
+            if self.files.mounts.of_device(pid, key.device) != Served::Here {
+                self.files.leave_out(key, &path);
+                continue;
+            }
+            let is_same = |file: &OwnedFd| {
+                named::look_at(file).is_some_and(|facts| {
+                    let found = FileKey::of(&facts);
+                    // The kernel shows another device of files whose file system has none of its own.
+                    let without = libc::major(key.device) == 0 && libc::major(found.device) == 0;
+                    facts.is_regular && found.inode == key.inode && (found == key || without)
+                })
+            };
             // The first needs `CAP_CHECKPOINT_RESTORE`, but finds the file whatever its name is by now.
-            let found = File::open(format!("/proc/{pid}/map_files/{start:x}-{end:x}"));
-            let Ok(file) = found.or_else(|_| File::open(&path)) else { continue };
-            let is_same = file.metadata().is_ok_and(|facts| {
-                let found = FileKey::of(&facts);
-                // The kernel shows another device of files whose file system has none of its own.
-                let without = libc::major(key.device) == 0 && libc::major(found.device) == 0;
-                facts.is_file() && found.inode == key.inode && (found == key || without)
-            });
+            let link = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
+            let found = named::behind(Path::new(&link)).filter(is_same);
+            let below = || names::find(&mut self.files.mounts, pid, libc::AT_FDCWD, &path).filter(is_same);
+            let here = || named::find(rustix::fs::CWD, &path, From::Folder).ok().filter(is_same);
+            let found = found.or_else(below).or_else(here);
+            let Some(file) = found.and_then(|file| named::open_regular(&file)) else { continue };
             let file_system = rustix::fs::fstatfs(&file).map_or(0, |system| system.f_type as u64);
             let in_memory = || libc::major(key.device) == 0 && trial::is_file_in_memory(&file) == Some(true);
-            if is_same && !WITHOUT_PAGES.contains(&file_system) && !in_memory() {
+            if !WITHOUT_PAGES.contains(&file_system) && !in_memory() {
                 let may_change = false;
                 self.see_first(FirstSight { key, task, file_system, path, may_change }, &file);
             }
@@ -205,7 +220,7 @@ impl Tracer<'_> {
         }
         for key in self.files.table.next(SIZES_AT_ONCE) {
             let Some(file) = self.files.table.get_mut(key) else { continue };
-            match file.look(key).map(|facts| facts.len()) {
+            match file.look(key) {
                 Some(size) if size != file.size => self.resized(key, size, time),
                 Some(_) => file.seen = time,
                 None => {}
@@ -291,7 +306,7 @@ impl Tracer<'_> {
         if added && end > file.pages() {
             // A write came to a new page. It may have come further by now.
             let most = end.saturating_mul(PAGE);
-            let bytes = file.look(key).map_or(most, |facts| facts.len().min(most));
+            let bytes = file.look(key).map_or(most, |bytes| bytes.min(most));
             if bytes > file.size {
                 (file.size, file.seen) = (bytes, from);
                 kinds.push(event(key, seen(bytes)));

@@ -1,7 +1,8 @@
 //! Programs that map files on a disk, and change them.
 
 use crate::shared::{FILE_AREA, FILE_PAGES, MANY_FILES};
-use crate::{PAGE, READ_WRITE, handle, leave};
+use crate::{PAGE, READ_WRITE, end, execute, handle, leave, make_process, wait_for};
+use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
@@ -104,7 +105,7 @@ pub(crate) fn changes_a_mapped_file() {
     assert_eq!(unsafe { libc::fallocate(emptied.as_raw_fd(), 0, 0, 7 * PAGE as i64) }, 0);
     area.read(6);
     area.ask();
-    let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    let name = CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the name is a live string.
     assert_eq!(unsafe { libc::truncate(name.as_ptr(), 2 * PAGE as i64) }, 0);
     assert!(area.can_be_read(1) && !area.can_be_read(2));
@@ -144,4 +145,31 @@ pub(crate) fn reads_many_files() {
     }
     drop(place);
     leave(0);
+}
+
+/// Executes a FIFO, which Linux refuses at once, while another process looks whether anything opens it to read.
+pub(crate) fn executes_a_fifo() {
+    let place = tempfile::tempdir().unwrap();
+    let name = CString::new(place.path().join("fifo").to_str().unwrap()).unwrap();
+    // SAFETY: the name is a live string.
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o700) }, 0);
+    let (mut begun, begins) = std::io::pipe().unwrap();
+    let looks = make_process(|| {
+        drop((&begins).write_all(&[1]));
+        loop {
+            // SAFETY: as above.
+            let opened = unsafe { libc::open(name.as_ptr(), libc::O_WRONLY | libc::O_NONBLOCK) };
+            // SAFETY: it was opened just now. What reads goes on.
+            if opened >= 0 && unsafe { libc::close(opened) } == 0 {
+                end(1);
+            }
+        }
+    });
+    begun.read_exact(&mut [0]).unwrap();
+    execute(&[&name]);
+    // SAFETY: signals a child that was not waited for.
+    unsafe { libc::kill(looks, libc::SIGKILL) };
+    let status = wait_for(looks);
+    drop(place);
+    leave(i32::from(!libc::WIFSIGNALED(status)));
 }

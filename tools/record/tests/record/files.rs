@@ -1,7 +1,7 @@
 //! What is known of mapped files: their lengths, and what of them is in the page cache.
 
 use super::recording::Recording;
-use super::shared::{FILE_AREA, FILE_PAGES, MANY_FILES, PAGE};
+use super::shared::{FILE_AREA, FILE_PAGES, MANY_FILES, NOT_PERMITTED, PAGE};
 use quire_record::{FaultChoice, PageSource, RecordOptions};
 use quire_trace::event::{
     Call, CallDetail, Denial, Event, EventKind, ExitStatus, Fault, FileChange, FileKind, Outcome,
@@ -225,4 +225,37 @@ fn files_are_known_before_they_are_mapped() {
     assert!(mapped > 20, "{mapped}");
     let again = &recorded.summary.files;
     assert_eq!((again.files, again.unknown), (files.len() as u64, 0));
+}
+
+/// A stopped thread of the program might be the one that serves it.
+#[test]
+fn a_program_that_serves_its_own_files_is_asked_for_nothing() {
+    let cold = |options: &mut RecordOptions| options.cold = true;
+    let Some(recorded) = Recording::with("maps_a_file_that_it_serves", cold) else { return };
+    if recorded.summary.status == ExitStatus::Code(NOT_PERMITTED as u8) {
+        return eprintln!("skipped: nothing can be mounted");
+    }
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0), "so often it was asked");
+    let length = (FILE_AREA * PAGE) as u64;
+    let file = recorded.calls(libc::SYS_mmap).find(|call| call.args[1] == length).unwrap().file().unwrap();
+    assert_eq!((file.kind, file.file_system, file.inode), (FileKind::Regular, 0x6573_5546, 2));
+    assert!(
+        file.readable && file.writable && file.trial.is_none() && file.name.ends_with(b"/file"),
+        "{file:?}"
+    );
+    let is_its = |kind: &EventKind| match kind {
+        EventKind::File(event) => (event.device, event.inode) == (file.device, file.inode),
+        _ => false,
+    };
+    assert_eq!((recorded.count(is_its), recorded.summary.files.left_out), (0, 1));
+    let summary = recorded.summary.to_string();
+    assert!(summary.contains("\nleft out  lengths and cached pages of 1 files"), "{summary}");
+    recorded.file.assert_replays();
+}
+
+#[test]
+fn a_fifo_that_a_program_executes_is_not_opened() {
+    let cold = |options: &mut RecordOptions| options.cold = true;
+    let Some(recorded) = Recording::with("executes_a_fifo", cold) else { return };
+    assert_eq!(recorded.summary.status, ExitStatus::Code(0));
 }
