@@ -2,7 +2,7 @@
 
 use crate::proc::Keyed;
 use crate::sys::page_cache::{count, each};
-use quire_trace::event::IndexRun;
+use quire_trace::event::{FileChange, IndexRun};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -25,7 +25,7 @@ const OVERLAYFS: u64 = 0x794c_7630;
 /// The pages of the first `bytes` of a file that are in the page cache; `None` if that cannot be known.
 /// `file_system` is its type.
 pub(crate) fn cached_pages(file: &File, bytes: u64, file_system: u64) -> Option<Vec<IndexRun>> {
-    let pages = bytes.div_ceil(PAGE);
+    let pages = bytes.div_ceil(PAGE).min(FileChange::MOST_BYTES / PAGE);
     let mut looks = Look { file, runs: Vec::new(), counts: file_system != OVERLAYFS, may_know: None };
     if pages > 0 {
         looks.range(0, pages)?;

@@ -3,7 +3,7 @@
 use super::runs::PageSet;
 use crate::sys::Tid;
 use crate::sys::named::{self, From, Looked};
-use quire_trace::event::{IndexRun, TaskId};
+use quire_trace::event::{FileChange, IndexRun, TaskId};
 use rustix::fs::CWD;
 use std::collections::HashMap;
 use std::fs::File;
@@ -43,9 +43,9 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// How many pages it has.
+    /// How many pages it has that an event can name.
     pub(crate) fn pages(&self) -> u64 {
-        self.size.div_ceil(PAGE)
+        self.size.div_ceil(PAGE).min(FileChange::MOST_BYTES / PAGE)
     }
 
     /// Whether nothing but a change of its length can bring in a page.
@@ -56,7 +56,7 @@ impl MappedFile {
 
     /// What its name stands for now, if that is still this file. The kernel knows the name of one that is
     /// mapped.
-    fn find(&self, key: FileKey) -> Option<(OwnedFd, Looked)> {
+    pub(crate) fn find(&self, key: FileKey) -> Option<(OwnedFd, Looked)> {
         let file = named::find(CWD, &self.path, From::Folder).ok()?;
         let facts = named::look_at(&file).filter(|facts| FileKey::of(facts) == key)?;
         Some((file, facts))
@@ -194,6 +194,14 @@ mod tests {
         assert_eq!((file.pages(), file.is_all_cached(), file.seen), (3, true, 7));
         file.resize(5 * PAGE, 8);
         assert!(!file.is_all_cached());
+    }
+
+    /// The longest file has a page more than events can name.
+    #[test]
+    fn the_last_page_of_the_longest_file_is_left_out() {
+        let longest = file(FileChange::MOST_BYTES, &[]);
+        let all = IndexRun { first: 0, pages: longest.pages() };
+        assert_eq!((all.pages, FileChange::Cached(vec![all]).check()), ((1 << 51) - 1, Ok(())));
     }
 
     #[test]

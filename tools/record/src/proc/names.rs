@@ -41,7 +41,7 @@ pub(crate) fn find(mounts: &mut Mounts, tid: Tid, folder: i32, path: &Path) -> O
 }
 
 /// The file of a thread's descriptor, as a link.
-fn descriptor(tid: Tid, fd: i32) -> PathBuf {
+pub(crate) fn descriptor(tid: Tid, fd: i32) -> PathBuf {
     PathBuf::from(format!("/proc/{tid}/fd/{fd}"))
 }
 

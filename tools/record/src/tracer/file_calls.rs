@@ -62,7 +62,7 @@ impl Tracer<'_> {
 
     /// It has made the call.
     pub(super) fn note_file_call(&mut self, tid: Tid, call: &InCall, result: i64, time: u64) {
-        let changes = if is_error(result) { None } else { self.changed_by(tid, call, time) };
+        let changes = if is_error(result) { None } else { self.changed_by(tid, call, result, time) };
         let Some((grew, kinds)) = changes.filter(|(_, kinds)| !kinds.is_empty()) else {
             return self.merger.cancel(tid, call.start);
         };
@@ -70,16 +70,35 @@ impl Tracer<'_> {
     }
 
     /// What a call changed, and whether it made the file longer.
-    fn changed_by(&mut self, tid: Tid, call: &InCall, time: u64) -> Option<(bool, Vec<EventKind>)> {
+    fn changed_by(
+        &mut self,
+        tid: Tid,
+        call: &InCall,
+        result: i64,
+        time: u64,
+    ) -> Option<(bool, Vec<EventKind>)> {
         let (Entry { number, args, .. }, key) = (call.entry, call.file?);
+        let file = self.files.table.get_mut(key)?;
+        let behind = |fd: i32| {
+            let found = named::behind(&names::descriptor(tid, fd))?;
+            let facts = named::look_at(&found).filter(|facts| FileKey::of(facts) == key)?;
+            Some((found, facts))
+        };
+        // By now other threads can have put another file behind the descriptor, or under the name.
+        let found = match number as i64 {
+            libc::SYS_ftruncate | libc::SYS_fallocate => behind(args[0] as i32),
+            libc::SYS_truncate => None,
+            _ => behind(result as i32),
+        };
+        let is_there = found.is_some();
+        let found = found.or_else(|| file.find(key));
         let size = match number as i64 {
             libc::SYS_ftruncate | libc::SYS_truncate => args[1],
-            libc::SYS_fallocate => {
-                names::behind(&mut self.files.mounts, tid, args[0] as i32).map(|facts| facts.bytes)?
-            }
-            _ => 0,
+            libc::SYS_fallocate => found.as_ref()?.1.bytes,
+            _ if is_there => 0,
+            // The name stood for another file when that was opened.
+            _ => found.as_ref()?.1.bytes,
         };
-        let file = self.files.table.get_mut(key)?;
         let mut changes = Vec::new();
         let old = file.size;
         if let Some(hole) = hole(number, &args, old) {
@@ -93,7 +112,7 @@ impl Tracer<'_> {
             changes.push(FileChange::Size { bytes: size, cause: SizeCause::Call });
         }
         file.resize(size, time);
-        Some((size > old, changes.into_iter().map(|change| event(key, change)).collect()))
+        Some((size > old, changes.into_iter().filter_map(|change| event(key, change)).collect()))
     }
 }
 
@@ -114,12 +133,14 @@ fn hole(number: u64, args: &[u64; 6], size: u64) -> Option<std::ops::Range<u64>>
         }
         _ => return None,
     };
+    // The longest file ends within a page.
+    let end = end.min(FileChange::MOST_BYTES);
     (offset < end).then_some(offset..end)
 }
 
 /// Whether an open with these flags empties a regular file that is there.
 fn truncates(flags: u64) -> bool {
-    flags as i32 & libc::O_TRUNC != 0
+    flags as i32 & (libc::O_TRUNC | libc::O_PATH) == libc::O_TRUNC
 }
 
 #[cfg(test)]
@@ -127,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bytes_whose_pages_go_are_within_the_file() {
+    fn a_hole_is_within_the_file() {
         let number = libc::SYS_fallocate as u64;
         let args = |mode: i32, offset, bytes| [3, mode as u64, offset, bytes, 0, 0];
         let keeps = libc::FALLOC_FL_KEEP_SIZE;
@@ -144,6 +165,10 @@ mod tests {
         ] {
             assert_eq!(hole(number, &args(mode, offset, bytes), 4 * PAGE + 1), found, "{mode:#x}");
         }
+        let longest = FileChange::MOST_BYTES;
+        let found = hole(number, &args(punch, PAGE, u64::MAX), longest);
+        assert_eq!(found, Some(PAGE..longest));
+        assert_eq!(FileChange::Punched(found.unwrap()).check(), Ok(()));
         assert_eq!(hole(libc::SYS_ftruncate as u64, &args(punch, 0, 5), 9 * PAGE), None);
     }
 }

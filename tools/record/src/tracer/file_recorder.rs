@@ -82,8 +82,23 @@ impl FileRecorder {
     }
 }
 
-/// What happened to a file, as an event.
-pub(super) fn event(key: FileKey, change: FileChange) -> EventKind {
+/// What happened to a file, as an event; `None` if a recording cannot have it, which would end with it.
+pub(super) fn event(key: FileKey, change: FileChange) -> Option<EventKind> {
     let FileKey { device, inode } = key;
-    EventKind::File(Box::new(FileEvent { device, inode, change }))
+    change.check().is_ok().then(|| EventKind::File(Box::new(FileEvent { device, inode, change })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quire_trace::event::SizeCause;
+
+    #[test]
+    fn what_a_recording_cannot_have_is_no_event() {
+        let key = FileKey { device: 1, inode: 2 };
+        let size = |bytes| FileChange::Size { bytes, cause: SizeCause::Seen };
+        assert!(event(key, size(FileChange::MOST_BYTES)).is_some());
+        assert_eq!(event(key, size(1 << 63)), None);
+        assert_eq!(event(key, FileChange::Punched(0..1 << 63)), None);
+    }
 }

@@ -172,7 +172,7 @@ impl Tracer<'_> {
         }
         let runs = self.files.table.get(key).and_then(|known| known.cached.as_ref()).map(PageSet::runs);
         let changes = std::iter::once(seen(size)).chain(runs.into_iter().flat_map(cached));
-        let kinds = changes.map(|change| event(key, change)).collect();
+        let kinds = changes.filter_map(|change| event(key, change)).collect();
         self.merger.file((time, time), task, Rule::AtEnd, kinds);
     }
 
@@ -204,7 +204,7 @@ impl Tracer<'_> {
         let since = file.seen.max(time.saturating_sub(2 * TICK_NS)).min(time);
         let (grew, task) = (bytes > file.size, file.task);
         file.resize(bytes, time);
-        let kinds = vec![event(key, seen(bytes))];
+        let kinds = Vec::from_iter(event(key, seen(bytes)));
         self.merger.file((since, time), task, Rule::Resized { grew }, kinds);
     }
 
@@ -253,7 +253,7 @@ impl Tracer<'_> {
         let new = PageSet::of(&runs);
         let gone = some(old.without(&new), FileChange::Evicted);
         let there = some(new.without(old), FileChange::Cached);
-        let kinds: Vec<EventKind> = gone.chain(there).map(|change| event(key, change)).collect();
+        let kinds: Vec<EventKind> = gone.chain(there).filter_map(|change| event(key, change)).collect();
         known.cached = Some(new);
         if !kinds.is_empty() {
             let (task, time) = (known.task, now());
@@ -305,18 +305,18 @@ impl Tracer<'_> {
         let end = runs.last().map_or(0, IndexRun::end);
         if added && end > file.pages() {
             // A write came to a new page. It may have come further by now.
-            let most = end.saturating_mul(PAGE);
+            let most = end.saturating_mul(PAGE).min(FileChange::MOST_BYTES);
             let bytes = file.look(key).map_or(most, |bytes| bytes.min(most));
             if bytes > file.size {
                 (file.size, file.seen) = (bytes, from);
-                kinds.push(event(key, seen(bytes)));
+                kinds.extend(event(key, seen(bytes)));
             }
         }
         let end = file.pages();
         let runs = runs.into_iter().filter(|run| run.first < end);
         let runs = runs.map(|run| IndexRun { pages: run.pages.min(end - run.first), ..run }).collect();
         let change = if added { FileChange::Cached } else { FileChange::Evicted };
-        kinds.extend(some(runs, change).map(|change| event(key, change)));
+        kinds.extend(some(runs, change).filter_map(|change| event(key, change)));
         if kinds.is_empty() {
             return;
         }

@@ -6,6 +6,7 @@ use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
 
@@ -115,6 +116,25 @@ pub(crate) fn changes_a_mapped_file() {
     assert!(std::process::Command::new("truncate").args(["-s", "8K", "changes"]).status().unwrap().success());
     append(&file, 2);
     assert!(area.can_be_read(3));
+    area.ask();
+    drop(place);
+    leave(0);
+}
+
+/// A file that is mapped is opened in a way that does not empty it, and emptied by a name that is the process's
+/// own.
+pub(crate) fn empties_a_mapped_file() {
+    let place = tempfile::Builder::new().prefix("quire-mapped-file-").tempdir().unwrap();
+    let path = place.path().join("emptied");
+    let file = make(&path);
+    let area = Area::of(&file);
+    area.read(5);
+    let flags = libc::O_PATH | libc::O_TRUNC;
+    drop(OpenOptions::new().read(true).custom_flags(flags).open(&path).unwrap());
+    assert!(area.can_be_read(20));
+    area.ask();
+    drop(File::create(format!("/dev/fd/{}", file.as_raw_fd())).unwrap());
+    assert!(!area.can_be_read(0));
     area.ask();
     drop(place);
     leave(0);

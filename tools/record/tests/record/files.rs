@@ -4,7 +4,7 @@ use super::recording::Recording;
 use super::shared::{FILE_AREA, FILE_PAGES, MANY_FILES, NOT_PERMITTED, PAGE};
 use quire_record::{FaultChoice, PageSource, RecordOptions};
 use quire_trace::event::{
-    Call, CallDetail, Denial, Event, EventKind, ExitStatus, Fault, FileChange, FileKind, Outcome,
+    Call, CallDetail, Denial, Event, EventKind, ExitStatus, Fault, FileChange, FileKind, Outcome, SizeCause,
 };
 use quire_trace::format::FaultSource;
 use std::collections::{BTreeSet, HashMap};
@@ -121,6 +121,21 @@ fn the_length_and_the_cached_pages_of_a_file_are_those_of_linux_at_any_time() {
         assert_eq!(check(&recorded.events), 11);
         let refused = recorded.faults().filter(|fault| fault.outcome == Outcome::Denied(Denial::NoBacking));
         assert_eq!(refused.count(), 0, "the kernel reads for the program");
+        recorded.file.assert_replays();
+    }
+}
+
+#[test]
+fn a_file_is_emptied_by_the_calls_that_do_so_and_by_no_others() {
+    for recorded in Recording::in_both_ways("empties_a_mapped_file") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+        if !is_on_disk(&recorded) || recorded.summary.files.pages != PageSource::Tracepoints {
+            return;
+        }
+        assert_eq!(check(&recorded.events), 2);
+        let emptied = FileChange::Size { bytes: 0, cause: SizeCause::Call };
+        let is_emptied = |kind: &EventKind| matches!(kind, EventKind::File(file) if file.change == emptied);
+        assert_eq!(recorded.count(is_emptied), 1);
         recorded.file.assert_replays();
     }
 }
