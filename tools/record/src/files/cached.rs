@@ -5,6 +5,7 @@ use crate::sys::page_cache::{count, each};
 use quire_trace::event::{FileChange, IndexRun};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
@@ -25,10 +26,14 @@ const OVERLAYFS: u64 = 0x794c_7630;
 /// The pages of the first `bytes` of a file that are in the page cache; `None` if that cannot be known.
 /// `file_system` is its type.
 pub(crate) fn cached_pages(file: &File, bytes: u64, file_system: u64) -> Option<Vec<IndexRun>> {
-    let pages = bytes.div_ceil(PAGE).min(FileChange::MOST_BYTES / PAGE);
+    cached_within(file, 0..bytes.div_ceil(PAGE).min(FileChange::MOST_BYTES / PAGE), file_system)
+}
+
+/// The same of these pages.
+pub(crate) fn cached_within(file: &File, pages: Range<u64>, file_system: u64) -> Option<Vec<IndexRun>> {
     let mut looks = Look { file, runs: Vec::new(), counts: file_system != OVERLAYFS, may_know: None };
-    if pages > 0 {
-        looks.range(0, pages)?;
+    if !pages.is_empty() {
+        looks.range(pages.start, pages.end - pages.start)?;
     }
     Some(looks.runs)
 }

@@ -8,6 +8,6 @@ mod cached;
 mod runs;
 mod table;
 
-pub(crate) use cached::cached_pages;
+pub(crate) use cached::{cached_pages, cached_within};
 pub(crate) use runs::PageSet;
 pub(crate) use table::{FileKey, FileTable, MappedFile, PageChange};

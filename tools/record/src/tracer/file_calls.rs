@@ -2,6 +2,7 @@
 
 use super::Tracer;
 use super::file_recorder::event;
+use super::files::stayed;
 use super::state::{Entry, InCall, State};
 use crate::files::FileKey;
 use crate::merge::Rule;
@@ -100,36 +101,49 @@ impl Tracer<'_> {
             _ => found.as_ref()?.1.bytes,
         };
         let mut changes = Vec::new();
-        let old = file.size;
+        let (old, old_pages) = (file.size, file.pages());
+        let mut again = if size > old { old_pages..u64::MAX } else { 0..0 };
         if let Some(hole) = hole(number, &args, old) {
             let pages = hole.start.div_ceil(PAGE)..hole.end / PAGE;
             if let Some(cached) = &mut file.cached {
                 cached.remove(IndexRun { first: pages.start, pages: pages.end.saturating_sub(pages.start) });
             }
+            again = pages;
             changes.push(FileChange::Punched(hole));
         }
-        if size != old {
-            changes.push(FileChange::Size { bytes: size, cause: SizeCause::Call });
+        let length = |bytes| FileChange::Size { bytes, cause: SizeCause::Call };
+        if let Some(start) = moved(number, &args).filter(|start| *start < old) {
+            // What is behind is lost with the copies of it, and read anew.
+            file.resize(start, time);
+            changes.push(length(start));
+            again = start / PAGE..u64::MAX;
+        }
+        if size != file.size {
+            changes.push(length(size));
         }
         file.resize(size, time);
+        if let Some((found, _)) = found {
+            changes.extend(stayed(file, &found, again));
+        }
         Some((size > old, changes.into_iter().filter_map(|change| event(key, change)).collect()))
     }
 }
 
-/// The bytes that a call made a hole, or whose pages it took out of the page cache; none if they are past the
-/// end.
+/// From where on a call moved the bytes of a file.
+fn moved(number: u64, args: &[u64; 6]) -> Option<u64> {
+    const MOVES: i32 = libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE;
+    (number as i64 == libc::SYS_fallocate && args[1] as i32 & MOVES != 0).then_some(args[2])
+}
+
+/// The bytes that a call made a hole; none if they are past the end.
 fn hole(number: u64, args: &[u64; 6], size: u64) -> Option<std::ops::Range<u64>> {
+    /// The last one writes zeros (Linux 6.17).
+    const ZEROS: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE | 0x80;
     let [_, mode, offset, bytes, ..] = *args;
     let mode = mode as i32;
     let end = match number as i64 {
-        libc::SYS_fallocate if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 => {
+        libc::SYS_fallocate if mode & ZEROS != 0 => {
             offset.saturating_add(bytes).min(size.next_multiple_of(PAGE))
-        }
-        // All behind it is at another place, and Linux reads it anew.
-        libc::SYS_fallocate
-            if mode & (libc::FALLOC_FL_COLLAPSE_RANGE | libc::FALLOC_FL_INSERT_RANGE) != 0 =>
-        {
-            size.next_multiple_of(PAGE)
         }
         _ => return None,
     };
@@ -158,8 +172,8 @@ mod tests {
             (punch, 0, u64::MAX, Some(0..5 * PAGE)),
             (punch, 5 * PAGE, 1, None),
             (libc::FALLOC_FL_ZERO_RANGE, PAGE, PAGE, Some(PAGE..2 * PAGE)),
-            (libc::FALLOC_FL_COLLAPSE_RANGE, PAGE, PAGE, Some(PAGE..5 * PAGE)),
-            (libc::FALLOC_FL_INSERT_RANGE, 2 * PAGE, PAGE, Some(2 * PAGE..5 * PAGE)),
+            (0x80, PAGE, PAGE, Some(PAGE..2 * PAGE)),
+            (libc::FALLOC_FL_COLLAPSE_RANGE, PAGE, PAGE, None),
             (keeps, 0, 9 * PAGE, None),
             (0, 0, 9 * PAGE, None),
         ] {

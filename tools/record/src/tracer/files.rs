@@ -7,7 +7,7 @@
 
 use super::file_recorder::event;
 use super::{TICK_NS, Tracer};
-use crate::files::{FileKey, MappedFile, PageChange, PageSet, cached_pages};
+use crate::files::{FileKey, MappedFile, PageChange, PageSet, cached_pages, cached_within};
 use crate::merge::Rule;
 use crate::perf::{PerfSample, SampleKind};
 use crate::proc::mounts::Served;
@@ -22,6 +22,7 @@ use quire_trace::event::{
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -66,6 +67,19 @@ fn cached(runs: Vec<IndexRun>) -> impl Iterator<Item = FileChange> {
 fn some(runs: Vec<IndexRun>, change: fn(Vec<IndexRun>) -> FileChange) -> impl Iterator<Item = FileChange> {
     let lists = if runs.is_empty() { Vec::new() } else { FileChange::split(runs) };
     lists.into_iter().map(change)
+}
+
+/// What of these pages is in the page cache, though all that they were of is lost: Linux takes a large folio
+/// out whole, or leaves it if it cannot be split, as one that is dirty. `found` is this file.
+pub(super) fn stayed(file: &mut MappedFile, found: &OwnedFd, pages: Range<u64>) -> Vec<FileChange> {
+    let pages = pages.start..pages.end.min(file.pages());
+    let Some(set) = file.cached.as_mut().filter(|_| !pages.is_empty()) else { return Vec::new() };
+    let runs = named::open_regular(found).and_then(|open| cached_within(&open, pages, file.file_system));
+    let new = PageSet::of(&runs.unwrap_or_default()).without(set);
+    for run in &new {
+        set.insert(*run);
+    }
+    some(new, FileChange::Cached).collect()
 }
 
 /// A file that is about to be mapped first, or was by exec.
@@ -202,9 +216,12 @@ impl Tracer<'_> {
         let Some(file) = self.files.table.get_mut(key) else { return };
         // What was before has its place already.
         let since = file.seen.max(time.saturating_sub(2 * TICK_NS)).min(time);
-        let (grew, task) = (bytes > file.size, file.task);
+        let (grew, task, old) = (bytes > file.size, file.task, file.pages());
         file.resize(bytes, time);
-        let kinds = Vec::from_iter(event(key, seen(bytes)));
+        let found = file.find(key).filter(|_| grew).map(|(found, _)| found);
+        let stayed = found.map_or_else(Vec::new, |found| stayed(file, &found, old..file.pages()));
+        let changes = std::iter::once(seen(bytes)).chain(stayed);
+        let kinds = changes.filter_map(|change| event(key, change)).collect();
         self.merger.file((since, time), task, Rule::Resized { grew }, kinds);
     }
 
@@ -308,8 +325,14 @@ impl Tracer<'_> {
             let most = end.saturating_mul(PAGE).min(FileChange::MOST_BYTES);
             let bytes = file.look(key).map_or(most, |bytes| bytes.min(most));
             if bytes > file.size {
+                let old = file.pages();
                 (file.size, file.seen) = (bytes, from);
+                // Without an event only pages come in that were left there.
+                let first = runs.iter().find(|run| run.end() > old).map_or(old, |run| run.first.max(old));
+                let found = file.find(key).filter(|_| old < first);
+                let between = found.map_or_else(Vec::new, |(found, _)| stayed(file, &found, old..first));
                 kinds.extend(event(key, seen(bytes)));
+                kinds.extend(between.into_iter().filter_map(|change| event(key, change)));
             }
         }
         let end = file.pages();

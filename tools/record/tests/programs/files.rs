@@ -1,6 +1,6 @@
 //! Programs that map files on a disk, and change them.
 
-use crate::shared::{FILE_AREA, FILE_PAGES, MANY_FILES};
+use crate::shared::{FILE_AREA, FILE_PAGES, MANY_FILES, NOT_PERMITTED};
 use crate::{PAGE, READ_WRITE, end, execute, handle, leave, make_process, wait_for};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
@@ -121,6 +121,32 @@ pub(crate) fn changes_a_mapped_file() {
     leave(0);
 }
 
+/// Parts of a file that is mapped are cut out, while its pages are dirty and may be those of one large folio.
+/// Ends with `NOT_PERMITTED` where its file system moves no bytes.
+pub(crate) fn cuts_a_mapped_file() {
+    let place = tempfile::Builder::new().prefix("quire-mapped-file-").tempdir().unwrap();
+    let mut file = make(&place.path().join("cut"));
+    let area = Area::of(&file);
+    file.set_len(0).unwrap();
+    file.write_all(&[1; 16 * PAGE]).unwrap();
+    area.ask();
+    let cut = |mode: i32, start: usize, pages: usize| {
+        let [start, bytes] = [start, pages].map(|pages| (pages * PAGE) as i64);
+        // SAFETY: it has no preconditions.
+        let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, start, bytes) } == 0;
+        area.ask();
+        done
+    };
+    assert!(cut(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 3, 4));
+    for pages in [3, 12, 16] {
+        file.set_len((pages * PAGE) as u64).unwrap();
+        area.ask();
+    }
+    let moved = cut(libc::FALLOC_FL_COLLAPSE_RANGE, 4, 4) && cut(libc::FALLOC_FL_INSERT_RANGE, 2, 4);
+    drop(place);
+    leave(if moved { 0 } else { NOT_PERMITTED });
+}
+
 /// A file that is mapped is opened in a way that does not empty it, and emptied by a name that is the process's
 /// own.
 pub(crate) fn empties_a_mapped_file() {
@@ -179,9 +205,12 @@ pub(crate) fn executes_a_fifo() {
         loop {
             // SAFETY: as above.
             let opened = unsafe { libc::open(name.as_ptr(), libc::O_WRONLY | libc::O_NONBLOCK) };
-            // SAFETY: it was opened just now. What reads goes on.
-            if opened >= 0 && unsafe { libc::close(opened) } == 0 {
-                end(1);
+            if opened >= 0 {
+                // Told before what reads goes on.
+                drop((&begins).write_all(&[2]));
+                // SAFETY: it was opened just now.
+                unsafe { libc::close(opened) };
+                end(0);
             }
         }
     });
@@ -189,7 +218,10 @@ pub(crate) fn executes_a_fifo() {
     execute(&[&name]);
     // SAFETY: signals a child that was not waited for.
     unsafe { libc::kill(looks, libc::SIGKILL) };
-    let status = wait_for(looks);
+    drop(begins);
+    let mut told = Vec::new();
+    begun.read_to_end(&mut told).unwrap();
+    wait_for(looks);
     drop(place);
-    leave(i32::from(!libc::WIFSIGNALED(status)));
+    leave(i32::from(!told.is_empty()));
 }
