@@ -62,12 +62,13 @@ impl Ends {
         self.ended.insert(number, end);
     }
 
-    /// Address space number `number` is gone, and this is what the replay had in it. Where page faults are
-    /// learnt from looks at page tables, the last ones come after Linux's figures. Returns what Linux had, if
-    /// that is known.
+    /// Address space number `number` ends or is gone, and this is what the replay has in it. Where page faults
+    /// are learnt from looks at page tables, the last ones come after Linux's figures: the largest counts.
+    /// Returns what Linux had, if that is known.
     pub(super) fn left(&mut self, number: usize, replay: SpaceFigures) -> Option<SpaceEnd> {
         let end = self.ended.get_mut(&number)?;
-        (end.anonymous, end.page_tables) = (replay.resident_anonymous, replay.page_tables);
+        end.anonymous = end.anonymous.max(replay.resident_anonymous);
+        end.page_tables = end.page_tables.max(replay.page_tables);
         Some(*end)
     }
 

@@ -53,7 +53,8 @@ pub struct ProcessReport {
     pub gaps: BTreeMap<Gap, u64>,
     /// Its limits at its end, the most mappings that it may have among them.
     pub limits: Limits,
-    /// Quire's figures: of each address space at its end, the largest of each.
+    /// Quire's figures: of each address space at its end, where Linux's were taken and when it was gone, the
+    /// largest of each.
     pub quire: SpaceFigures,
     /// Linux's figures likewise, where it has them.
     pub linux: Option<LinuxFigures>,

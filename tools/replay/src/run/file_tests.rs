@@ -4,7 +4,7 @@ use super::tests::{call, fault, image, recording, write};
 use crate::{Replay, ReplayOptions, ReplayReport, SwapKind, SwapSpec};
 use quire_trace::event::{
     Access, Call, CallDetail, CloneFacts, Denial, EventKind, ExitStatus, Fault, FileChange, FileEvent,
-    FileFacts, FileKind, IndexRun, Mapping, Mode, Outcome, PageRun, SizeCause, TaskId,
+    FileFacts, FileKind, IndexRun, LinuxFigures, Mapping, Mode, Outcome, PageRun, SizeCause, TaskId,
 };
 use std::sync::Arc;
 
@@ -206,6 +206,19 @@ fn what_is_evicted_or_punched_out_is_mapped_no_more() {
     assert_eq!(with(vec![evicted([(0, 4)]), read(0), cached([(0, 1)])]), (13, 1));
     assert_eq!(with(vec![evicted([(0, 4)]), cached([(0, 16)]), read(0)]), (15, 1));
     assert_eq!(with(vec![file(FileChange::Punched(PAGE / 2..4 * PAGE))]), (13, 1));
+}
+
+/// A file without a name goes with its last process, after Linux's figures were taken; and what is learnt by
+/// looks is learnt after them, too.
+#[test]
+fn figures_are_those_of_the_moment_of_linux() {
+    let figures = || EventKind::Figures(Box::new(LinuxFigures { rss_file: 16 * PAGE, ..Default::default() }));
+    let first = || vec![size(64 * PAGE), image(vec![mapping(0, 64)]), read(0), figures()];
+    let with = |more: Vec<EventKind>| first().into_iter().chain(more).collect();
+    assert_eq!(pages(with(vec![evicted([(0, 64)])])), (16, 0));
+    assert_eq!(pages(with(vec![read(20), write(AT + 40 * PAGE)])), (32, 1));
+    let report = replayed(ReplayOptions::default(), with(vec![write(AT + 40 * PAGE)]));
+    assert_eq!(report.ends[&0].anonymous, PAGE);
 }
 
 #[test]

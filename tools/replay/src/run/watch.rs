@@ -24,11 +24,18 @@ const FREE_LOOKS: u64 = 1 << 22;
 const LOOKS_OF_EVENT: u64 = 16;
 
 impl RunningReplay<'_> {
-    /// Takes Linux's figures of an address space. Quire's are taken when it is left.
+    /// Takes Linux's figures of an address space, and Quire's of the same moment: until it is left, Linux may
+    /// free a file that has no name any more, and the recording unmaps its pages.
     pub(super) fn figures(&mut self, task: TaskId, figures: &LinuxFigures) {
         let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
-        self.processes[task.process].report.add_linux(figures);
+        let report = &mut self.processes[task.process].report;
+        report.add_linux(figures);
         self.ends.end((task.number, task.process), self.event, figures);
+        if let Some(space) = &task.space {
+            let replay = space.figures();
+            report.add_quire(replay);
+            self.ends.left(task.number, replay);
+        }
     }
 
     /// Address space number `number` is about to be gone: takes Quire's figures of it, and what Linux had
