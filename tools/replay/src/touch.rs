@@ -126,6 +126,12 @@ pub(super) fn was_allowed(fault: &Fault) -> bool {
     !matches!(fault.outcome, Outcome::Denied(_) | Outcome::Unresolved)
 }
 
+/// Whether Linux looked at what is cached around it: it did before it found that a file ends before. Of what
+/// failed in the kernel that is not known.
+pub(super) fn may_have_mapped(fault: &Fault) -> bool {
+    !matches!(fault.outcome, Outcome::Denied(denial) if denial != Denial::NoBacking)
+}
+
 /// Whether a touch that Linux allowed found its page present, where Linux is known to have had a fault.
 #[inline]
 pub(super) fn was_present(fault: &Fault, found: Translation) -> bool {

@@ -58,6 +58,11 @@ impl FileAt {
         Brought { file: self.file, pages: start..end, touched: Some(page) }
     }
 
+    /// The same of a page that the file does not have.
+    pub(super) fn before_end(self, addr: u64, part: &Range<u64>) -> Brought {
+        Brought { touched: None, ..self.window(addr, part) }
+    }
+
     /// The pages at `range`.
     pub(super) fn all(self, range: &Range<u64>) -> Brought {
         let first = self.page(range.start);

@@ -31,8 +31,8 @@ use layout::{Kind, USER_END, pages_of};
 use quire_host::host_memory_available;
 use quire_mm::{space::Overcommit, thp::HugePolicy};
 use quire_trace::event::{
-    Compressibility, Event, EventKind, ExecImage, Fault, Limit, LimitKind, Outcome, Reuse, ReuseAccess,
-    ReuseSource, TaskId,
+    Compressibility, Denial, Event, EventKind, ExecImage, Fault, Limit, LimitKind, Outcome, Reuse,
+    ReuseAccess, ReuseSource, TaskId,
 };
 use quire_trace::format::{Pressure, TraceHeader, UseSource};
 use space::Image;
@@ -308,22 +308,25 @@ impl Needs {
     }
 
     fn fault(&mut self, task: TaskId, fault: &Fault) {
-        if matches!(fault.outcome, Outcome::Denied(_)) {
-            return self.grow_stack(task, fault.addr);
-        }
         let writes = match fault.access {
             quire_trace::event::Access::Write => Some(true),
             quire_trace::event::Access::Read | quire_trace::event::Access::Execute => Some(false),
             quire_trace::event::Access::Unknown => None,
         };
-        self.touch(task, fault.addr, writes);
+        match fault.outcome {
+            Outcome::Denied(denial) => self.denied(task, fault.addr, (denial, writes)),
+            _ => self.touch(task, fault.addr, writes),
+        }
     }
 
-    /// A touch that is denied brings nothing in. But it comes after a stack has grown, whose file may end
-    /// there.
-    fn grow_stack(&mut self, task: TaskId, addr: u64) {
-        if let Some(image) = self.spaces.get(&task).and_then(|space| self.images.get_mut(space)) {
-            image.grow_stack(addr);
+    /// A touch that is denied brings its page not in. But it comes after a stack has grown, whose file may end
+    /// there; and past the end of a file it has its table, and maps what is before the end.
+    fn denied(&mut self, task: TaskId, addr: u64, (denial, writes): (Denial, Option<bool>)) {
+        let Some(&space) = self.spaces.get(&task) else { return };
+        let Some(image) = self.images.get_mut(&space) else { return };
+        image.grow_stack(addr);
+        if denial == Denial::NoBacking && image.touch_past_end(&mut self.budget, addr, writes) {
+            self.recount(space);
         }
     }
 

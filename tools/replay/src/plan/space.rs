@@ -197,6 +197,21 @@ impl Image {
         true
     }
 
+    /// A touch past the end of a file whose size is known. Returns whether anything changed.
+    pub(super) fn touch_past_end(&mut self, budget: &mut Budget, addr: u64, writes: Option<bool>) -> bool {
+        let Some((part, kind)) = self.layout.at(addr).filter(|(_, kind)| kind.accessible) else {
+            return false;
+        };
+        let Some(file) = kind.file else { return false };
+        if !writes.unwrap_or(kind.writable) {
+            self.brought.push(file.before_end(addr, &part));
+        }
+        if !self.enter(budget, addr >> BLOCK_SHIFT) {
+            self.count_loosely(0, 1 + UPPER_SHIFTS.len() as u64, kind);
+        }
+        true
+    }
+
     /// All that is mapped in `range` comes in, by reads if `reads`. `false` if that is too much.
     pub(super) fn populate(&mut self, budget: &mut Budget, range: Range<u64>, reads: bool) -> bool {
         let parts: Vec<_> = self.layout.within(range).collect();

@@ -59,6 +59,11 @@ impl RunningReplay<'_> {
     }
 
     fn bring_known(&mut self, event: &Event, fault: &Fault, upcoming: Option<&mut dyn Upcoming>) {
+        // What was refused brings no page in.
+        let was_allowed = touch::was_allowed(fault);
+        if !was_allowed && !touch::may_have_mapped(fault) {
+            return;
+        }
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return };
         let Some(space) = &task.space else { return };
         let (addr, other) = (fault.addr, &self.other_mapping);
@@ -66,7 +71,10 @@ impl RunningReplay<'_> {
         if is_left_out || other.space == task.number && other.addrs.contains(&addr) {
             return;
         }
-        let Some(mapping) = mapping_at(space, addr) else { return };
+        let Some(mapping) = mapping_at(space, addr).filter(|mapping| mapping.flags.intersects(ACCESSIBLE))
+        else {
+            return;
+        };
         let addrs = mapping.range.start().0..mapping.range.end().0;
         let number = mapping.file.filter(|&number| self.files.opening(number).is_some());
         let Some(number) = number else {
@@ -78,11 +86,11 @@ impl RunningReplay<'_> {
         let Some(file) = self.files.known(number) else { return };
         let page = page_at(addr);
         let cpu = event.cpu as usize % self.vcpus.len();
-        if page >= file.pages() && touch::was_allowed(fault) {
+        if page >= file.pages() && was_allowed {
             self.vcpus[cpu].run(|| file.has_grown_to(page));
         }
         let mut read = PageSet::default();
-        if !file.is_cached(page) {
+        if was_allowed && !file.is_cached(page) {
             read_next(event, (self.event, file.place()), upcoming, &mut read);
             if read.len() == 0 {
                 file.read_around(page, self.header.read_ahead.unwrap_or(READ_AHEAD), &mut read);
@@ -101,7 +109,9 @@ impl RunningReplay<'_> {
             limit.set_before(self.machine.memory(), &self.spaces_charge, &extra, coming);
         }
         self.vcpus[cpu].run(|| file.bring_in(space, pages, &read));
-        file.touched(page);
+        if was_allowed {
+            file.touched(page);
+        }
     }
 
     /// Brings what Linux had cached into the cache for a call that is about to populate or lock it.

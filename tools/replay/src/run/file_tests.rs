@@ -161,14 +161,58 @@ fn processes_share_what_is_cached() {
     assert!(report.processes.iter().all(|process| process.quire.resident_file == 16 * PAGE));
 }
 
+fn read_with(page: u64, outcome: Outcome) -> EventKind {
+    let (addr, access, mode) = (AT + page * PAGE, Access::Read, Mode::User);
+    EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false })
+}
+
 fn refused(page: u64) -> EventKind {
-    EventKind::Fault(Fault {
-        addr: AT + page * PAGE,
-        access: Access::Read,
-        mode: Mode::User,
-        outcome: Outcome::Denied(Denial::NoBacking),
-        inferred: false,
-    })
+    read_with(page, Outcome::Denied(Denial::NoBacking))
+}
+
+/// As the barrier of a collector: the mapping forbids it at first. Nothing is read for that.
+#[test]
+fn touches_that_are_refused_bring_nothing_in() {
+    const PAGES: u64 = 1 << 14;
+    let written = |page| {
+        let (addr, access, mode) = (AT + page * PAGE, Access::Write, Mode::User);
+        let outcome = Outcome::Denied(Denial::NotAllowed);
+        EventKind::Fault(Fault { addr, access, mode, outcome, inferred: false })
+    };
+    let readable = Mapping { write: false, ..mapping(0, PAGES) };
+    let forbidden = Mapping { read: false, ..readable.clone() };
+    let barrier = |page| read_with(page, Outcome::Denied(Denial::NotAllowed));
+    let failed = |page| read_with(page, Outcome::Unresolved);
+    let allowed = || call(libc::SYS_mprotect, [AT, PAGES * PAGE, libc::PROT_READ as u64], 0);
+    let cold = |page| [read_with(page, Outcome::Major), cached([(page, 1)])];
+    let kinds: [(_, &dyn Fn(u64) -> EventKind); 3] =
+        [(&forbidden, &barrier), (&forbidden, &failed), (&readable, &written)];
+    for (mapping, refused) in kinds {
+        let first = [size(PAGES * PAGE), cached([]), image(vec![mapping.clone()])];
+        let events = first.into_iter().chain((0..1024).map(|at| refused(at * 16))).chain([allowed()]);
+        let events = events.chain((0..20).flat_map(|at| cold(at * 700))).collect();
+        let report = replayed(ReplayOptions::default(), events);
+        assert_eq!(report.does_not_fit, None);
+        assert_eq!((report.pressure.major_faults, report.processes[0].quire.resident_file / PAGE), (20, 20));
+        assert!(report.ram < 3 << 20, "{} KiB", report.ram >> 10);
+    }
+}
+
+/// A touch past the end has its page table, and maps what is cached before the end.
+#[test]
+fn touches_past_the_end_are_planned() {
+    const PAGES: u64 = 512;
+    let first = || vec![size(9 * PAGE), cached([(0, 3)]), image(vec![mapping(0, 4000 * PAGES)])];
+    let with =
+        |more: Vec<EventKind>| replayed(ReplayOptions::default(), first().into_iter().chain(more).collect());
+    let report = with((0..4000).map(|table| refused(table * PAGES + 9)).collect());
+    assert_eq!(report.does_not_fit, None);
+    assert_eq!(report.processes[0].quire.resident_file / PAGE, 3, "no more is known to be cached");
+    // The file grows and shrinks: what it had is mapped by touches that are refused.
+    let shrink =
+        |pages| [size((1 << 14) * PAGE), cached([(pages - 8, 8)]), size(pages * PAGE), refused(pages)];
+    let report = with((1..1000).rev().flat_map(|at| shrink(at * 16 + 8)).collect());
+    assert_eq!(report.does_not_fit, None);
 }
 
 #[test]
