@@ -83,6 +83,14 @@ impl OnLinux {
         }
     }
 
+    /// These are there, and nothing is known of others by that.
+    fn found(&mut self, pages: Range<u64>) {
+        match self {
+            Self::Unknown { gone } => gone.remove(pages),
+            Self::Known { cached } => cached.add(pages),
+        }
+    }
+
     fn remove(&mut self, pages: Range<u64>) {
         match self {
             Self::Unknown { gone } => gone.add(pages),
@@ -185,23 +193,28 @@ impl<'m> KnownFile<'m> {
         self.linux.has(page)
     }
 
+    /// Linux did not have this page in its cache, whatever is known.
+    pub(super) fn was_not_cached(&mut self, page: u64) {
+        self.linux.remove(page..page + 1);
+    }
+
     /// A touch of `page` made Linux read it with others, `bytes` in all, and the recording does not have
-    /// which: those around it, which are added to `read`.
+    /// which: those around it, which are added to `read`. The page itself comes in by the touch.
     pub(super) fn read_around(&mut self, page: u64, bytes: u64, read: &mut PageSet) {
         let pages = (bytes / PAGE_SIZE).max(1);
         let first = page.saturating_sub(pages / 2);
         let end = first.saturating_add(pages).min(self.pages());
-        match &mut self.linux {
-            OnLinux::Known { cached } => cached.add(first..end),
-            OnLinux::Unknown { gone } => gone.remove(first..end),
+        for others in [first..page, page + 1..end] {
+            self.linux.found(others.clone());
+            read.add(others);
         }
-        read.add(first..end);
     }
 
-    /// `page` comes in by a touch, if the file has it.
+    /// `page` comes in by a touch, if the file has it: it is cached from then on, on Linux, too.
     pub(super) fn touched(&mut self, page: u64) {
         if page < self.pages() {
             self.here.add(page..page + 1);
+            self.linux.found(page..page + 1);
         }
     }
 

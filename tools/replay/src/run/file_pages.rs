@@ -17,7 +17,7 @@ use crate::space::HostSpace;
 use crate::touch;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_mm::space::{Mapping, VmFlags};
-use quire_trace::event::{Access, Call, Event, EventKind, Fault, FileChange, FileEvent, TaskId};
+use quire_trace::event::{Access, Call, Event, EventKind, Fault, FileChange, FileEvent, Outcome, TaskId};
 use std::ops::Range;
 
 /// What Linux reads around a page if the host was not told otherwise, in bytes.
@@ -90,13 +90,24 @@ impl RunningReplay<'_> {
             self.vcpus[cpu].run(|| file.has_grown_to(page));
         }
         let mut read = PageSet::default();
-        if was_allowed && !file.is_cached(page) {
+        let is_known = file.is_cached(page);
+        if was_allowed && !is_known {
             read_next(event, (self.event, file.place()), upcoming, &mut read);
             if read.len() == 0 {
                 file.read_around(page, self.header.read_ahead.unwrap_or(READ_AHEAD), &mut read);
             }
+        }
+        match fault.outcome {
+            // Linux counted whether it found the page. What came in by several touches can stand behind the
+            // first of them, in one event.
+            Outcome::Minor | Outcome::Unknown if is_known => {}
+            Outcome::Minor => read.add(page..page + 1),
             // It comes in by the touch, which is a major fault.
-            read.remove(page..page + 1);
+            Outcome::Major | Outcome::Unknown => {
+                read.remove(page..page + 1);
+                file.was_not_cached(page);
+            }
+            Outcome::Denied(_) | Outcome::Unresolved => {}
         }
         let pages = if reads(fault, &mapping) {
             let window = around(addr & !(PAGE_SIZE - 1), &addrs);

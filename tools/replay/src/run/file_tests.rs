@@ -291,10 +291,36 @@ fn major_faults_are_those_of_pages_that_were_not_cached() {
     assert_eq!(with(vec![write(AT + 7 * PAGE), read(1)]), (0, 3));
     assert_eq!(with(vec![read(9), lock(AT)]), (0, 16));
     let other = AT + (1 << 30);
-    let cold = |page| [map(other, 48, 16, true), write(other + page * PAGE), cached([(48 + page, 1)])];
+    let written = |page| {
+        let (addr, access, mode) = (other + page * PAGE, Access::Write, Mode::User);
+        EventKind::Fault(Fault { addr, access, mode, outcome: Outcome::Unknown, inferred: false })
+    };
+    let cold = |page| [map(other, 48, 16, true), written(page), cached([(48 + page, 1)])];
     assert_eq!(with(cold(1).to_vec()), (0, 3));
     assert_eq!(with(cold(2).to_vec()), (1, 3));
     assert_eq!(with(vec![map(other, 47, 16, true), lock(other)]), (0, 5));
+}
+
+/// Of a recording whose pages are looked at from time to time nothing stands behind a touch.
+#[test]
+fn a_cold_touch_with_nothing_behind_it_is_a_major_fault() {
+    let with = |more: Vec<EventKind>| {
+        let first = vec![size(100 * PAGE), cached([(0, 2)]), image(vec![mapping(0, 64)])];
+        let report = replayed(ReplayOptions::default(), first.into_iter().chain(more).collect());
+        (report.pressure.major_faults, report.processes[0].quire.resident_file / PAGE)
+    };
+    let unknown = |page| read_with(page, Outcome::Unknown);
+    assert_eq!(with(vec![unknown(40)]), (1, 16));
+    // It was read with those around it, 128 KiB in all.
+    assert_eq!(with(vec![unknown(40), unknown(50), unknown(31), evicted([(40, 1)]), unknown(50)]), (1, 31));
+    assert_eq!(with(vec![unknown(40), evicted([(40, 1)]), unknown(40)]), (2, 16));
+    // Linux says whether it was cached, whatever is known.
+    assert_eq!(with(vec![read_with(40, Outcome::Minor)]), (0, 16));
+    assert_eq!(with(vec![read_with(1, Outcome::Major)]), (1, 2));
+    let majors = [20, 40, 60].map(|page| read_with(page, Outcome::Major));
+    let [first, second, third] = majors;
+    assert_eq!(with(vec![first, cached([(20, 1), (40, 1), (60, 1)]), second, third]), (3, 3));
+    assert_eq!(with(vec![unknown(1)]), (0, 2));
 }
 
 /// The machine has RAM for what is mapped of them, and not for what they have.
