@@ -22,6 +22,34 @@ const FILES_IN_PAGE: usize = 2;
 /// Pages of a file for which a page holds the nodes of its cache, at least.
 const PAGES_OF_NODES: u64 = 256;
 
+/// Pages that a page table maps, and what it costs to look through one for those of a file, in pages that are
+/// brought in.
+const PAGES_OF_TABLE: u64 = 512;
+const PAGES_OF_LOOK: u64 = 8;
+
+/// How much of a file a space has mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct OfFile {
+    pub(super) mappings: u64,
+    pub(super) bytes: u64,
+}
+
+/// What maps a file, in all spaces.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Users {
+    mappings: u64,
+    /// Page tables that they can have.
+    tables: u64,
+}
+
+impl Users {
+    /// So many pages in a row are looked for in all mappings. `false` if that is too much.
+    fn unmap(self, budget: &mut Budget, pages: u64) -> bool {
+        let tables = self.tables.min(self.mappings.saturating_mul(pages / PAGES_OF_TABLE));
+        budget.mappings(1 + self.mappings) && budget.bring_in(tables.saturating_mul(PAGES_OF_LOOK))
+    }
+}
+
 /// Which page of which file a mapping shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct FileAt {
@@ -32,6 +60,17 @@ pub(super) struct FileAt {
 }
 
 impl FileAt {
+    /// A page of the file at this place.
+    #[cfg(test)]
+    pub(super) fn of(file: usize) -> Self {
+        Self { file, shift: 0 }
+    }
+
+    /// The place of the file among all.
+    pub(super) fn number(self) -> usize {
+        self.file
+    }
+
     fn page(self, addr: u64) -> u64 {
         (addr >> PAGE_SHIFT).wrapping_add(self.shift)
     }
@@ -126,13 +165,12 @@ impl PlannedFiles {
         more == 0 || budget.hold(RUN_BYTES)
     }
 
-    /// Something is known of a file from here on, while there are so many mappings. `false` if it is too
-    /// much.
+    /// Something is known of a file from here on, which these use. `false` if it is too much.
     fn change(
         &mut self,
         budget: &mut Budget,
         (place, change): ((u64, u64), &FileChange),
-        mappings: u64,
+        users: Users,
     ) -> bool {
         let Some(&number) = self.places.get(&place) else {
             let FileChange::Size { bytes, .. } = change else { return true };
@@ -142,22 +180,17 @@ impl PlannedFiles {
             return budget.hold(FILE_BYTES);
         };
         let file = &mut self.files[number];
-        // Pages that are cached are looked for in all mappings of the file.
-        let mut unmap = |file: &PlannedFile, pages: Range<u64>| {
-            file.pages.counts(pages).all(|pages| pages == 0) || budget.mappings(1 + mappings)
-        };
+        // The mappings are walked, whether they have anything there or not.
         match change {
             FileChange::Size { bytes, .. } => {
-                let size = bytes.div_ceil(1 << PAGE_SHIFT);
-                file.size = size;
-                unmap(file, size.saturating_sub(1)..u64::MAX)
+                let before = std::mem::replace(&mut file.size, bytes.div_ceil(1 << PAGE_SHIFT));
+                // Where it grows, the last page alone is looked for.
+                users.unmap(budget, if file.size < before { u64::MAX } else { 1 })
             }
-            FileChange::Punched(bytes) => {
-                unmap(file, bytes.start >> PAGE_SHIFT..(bytes.end >> PAGE_SHIFT) + 1)
-            }
+            FileChange::Punched(bytes) => users.unmap(budget, (bytes.end - bytes.start) >> PAGE_SHIFT),
             FileChange::Cached(runs) => budget.hold(bytes_of(runs)),
             FileChange::Evicted(runs) => {
-                runs.iter().all(|run| unmap(file, run.first..run.end())) && budget.hold(bytes_of(runs))
+                runs.iter().all(|run| users.unmap(budget, run.pages)) && budget.hold(bytes_of(runs))
             }
         }
     }
@@ -166,10 +199,10 @@ impl PlannedFiles {
 impl Needs {
     /// Something is known of a file from here on.
     pub(super) fn file(&mut self, event: &FileEvent) {
-        let change = ((event.device, event.inode), &event.change);
-        let mappings = self.mappings();
+        let place = (event.device, event.inode);
+        let users = self.files.places.get(&place).map_or(Users::default(), |&file| self.users_of(file));
         let ok = self.budget.visit(self.images.len() as u64)
-            && self.files.change(&mut self.budget, change, mappings);
+            && self.files.change(&mut self.budget, (place, &event.change), users);
         self.check(ok);
         self.grown = true;
     }
@@ -179,13 +212,18 @@ impl Needs {
         let looks = self.files.grows(brought);
         // What maps the old end is looked at.
         let ok = !looks
-            || self.budget.visit(self.images.len() as u64) && self.budget.mappings(1 + self.mappings());
+            || self.budget.visit(self.images.len() as u64)
+                && self.users_of(brought.file).unmap(&mut self.budget, 1);
         self.files.bring_in(&mut self.budget, brought) && ok
     }
 
-    /// Mappings of all spaces.
-    fn mappings(&self) -> u64 {
-        self.images.values().map(|image| image.layout.len() as u64).sum()
+    /// What uses this file.
+    fn users_of(&self, file: usize) -> Users {
+        self.images.values().fold(Users::default(), |sum, image| {
+            let OfFile { mappings, bytes } = image.layout.of_file(file);
+            let tables = image.tables().min(mappings + (bytes >> PAGE_SHIFT) / PAGES_OF_TABLE);
+            Users { mappings: sum.mappings + mappings, tables: sum.tables + tables }
+        })
     }
 }
 
@@ -211,7 +249,7 @@ mod tests {
 
     fn files(pages: u64) -> (PlannedFiles, Budget) {
         let (mut files, mut budget) = (PlannedFiles::default(), small());
-        assert!(files.change(&mut budget, (PLACE, &size(pages)), 0));
+        assert!(files.change(&mut budget, (PLACE, &size(pages)), Users::default()));
         (files, budget)
     }
 
@@ -252,17 +290,26 @@ mod tests {
         }
     }
 
+    /// Whether anything is known to be there or not: the mappings are walked for each change.
     #[test]
     fn what_many_mappings_show_costs_a_look_at_each() {
-        let (mut files, mut budget) = files(1000);
-        let at = files.at(PLACE, 0, AT).unwrap();
-        let runs = |first| vec![IndexRun { first, pages: 1 }];
-        let mut gone = |files: &mut PlannedFiles, page| {
-            files.change(&mut budget, (PLACE, &FileChange::Evicted(runs(page))), 1 << 20)
+        let gone = |_| FileChange::Evicted(vec![IndexRun { first: 0, pages: 1 }]);
+        let punched = |_| FileChange::Punched(0..1 << PAGE_SHIFT);
+        let resized = |round| size(2 + round % 2);
+        let all_gone = |_| FileChange::Evicted(vec![IndexRun { first: 0, pages: 1 << 40 }]);
+        let is_too_much = |change: &dyn Fn(u64) -> FileChange, mappings, tables| {
+            let ((mut files, mut budget), users) = (files(1000), Users { mappings, tables });
+            !(0..100).all(|round| files.change(&mut budget, (PLACE, &change(round)), users))
         };
-        assert!((0..100).all(|page| gone(&mut files, page)), "nothing is mapped");
-        assert!(files.bring_in(&mut small(), &at.one(AT)));
-        assert!(!(0..100).all(|_| gone(&mut files, 0)));
-        assert!(files.change(&mut small(), (PLACE, &size(2)), 1 << 30), "what is cut off is not mapped");
+        for change in [&gone as &dyn Fn(u64) -> _, &punched, &resized] {
+            assert!(is_too_much(change, 1 << 20, 0) && !is_too_much(change, 1 << 10, 0));
+        }
+        for change in [&resized as &dyn Fn(u64) -> _, &all_gone] {
+            assert!(is_too_much(change, 1, 1 << 17) && !is_too_much(change, 1, 1 << 10));
+        }
+        assert!(!is_too_much(&gone, 1, 1 << 17), "a page lies in one table");
+        let (mut files, mut budget) = files(1000);
+        let users = Users { mappings: 1 << 20, tables: 0 };
+        assert!((0..1000).all(|_| files.change(&mut budget, ((3, 5), &gone(0)), users)), "of another file");
     }
 }

@@ -1,7 +1,7 @@
 //! The mappings of an address space, as far as its need of memory depends on them.
 
 use super::budget::Budget;
-use super::file_pages::FileAt;
+use super::file_pages::{FileAt, OfFile};
 use quire_trace::event::{Mapping, VmFlags};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -116,7 +116,11 @@ pub(super) const USER_END: u64 = 1 << 47;
 
 /// Mappings by their start.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Layout(BTreeMap<u64, (u64, Kind)>);
+pub(super) struct Layout {
+    parts: BTreeMap<u64, (u64, Kind)>,
+    /// What of them is of each file whose size is known.
+    files: BTreeMap<usize, OfFile>,
+}
 
 /// The pages that hold a range of bytes, in user space.
 pub(super) fn pages_of(start: u64, len: u64) -> Range<u64> {
@@ -127,19 +131,19 @@ pub(super) fn pages_of(start: u64, len: u64) -> Range<u64> {
 
 impl Layout {
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.parts.len()
     }
 
     /// The mapping at `addr`.
     pub(super) fn at(&self, addr: u64) -> Option<(Range<u64>, Kind)> {
-        let (&start, &(end, kind)) = self.0.range(..=addr).next_back()?;
+        let (&start, &(end, kind)) = self.parts.range(..=addr).next_back()?;
         (addr < end).then_some((start..end, kind))
     }
 
     /// The parts of mappings in `range`.
     pub(super) fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, Kind)> {
         let first = self.at(range.start).map_or(range.start, |(found, _)| found.start);
-        let all = self.0.range(first..range.end.max(first));
+        let all = self.parts.range(first..range.end.max(first));
         all.map(move |(&start, &(end, kind))| (start.max(range.start)..end.min(range.end), kind))
             .filter(|(part, _)| part.start < part.end)
     }
@@ -152,8 +156,8 @@ impl Layout {
         for place in [range.start, range.end] {
             self.divide(place);
         }
-        while let Some((&start, _)) = self.0.range(range.clone()).next() {
-            self.0.remove(&start);
+        while let Some((&start, _)) = self.parts.range(range.clone()).next() {
+            self.remove(start);
         }
     }
 
@@ -171,11 +175,11 @@ impl Layout {
                 range.start = before.start;
             }
             if let Some((after, _)) = self.at(range.end).filter(|(_, other)| *other == kind) {
-                self.0.remove(&after.start);
+                self.remove(after.start);
                 range.end = after.end;
             }
         }
-        self.0.insert(range.start, (range.end, kind));
+        self.insert(range, kind);
     }
 
     /// What is mapped in `range` changes so. Returns the parts that changed, with what they were and are;
@@ -203,20 +207,49 @@ impl Layout {
         if let Some((_, kind)) = self.at(addr) {
             return Some(kind);
         }
-        let (&start, &(end, kind)) = self.0.range(addr..).next()?;
+        let (&start, &(end, kind)) = self.parts.range(addr..).next()?;
         let place = addr & !4095;
         if !kind.grows_down || end - place > most {
             return None;
         }
-        self.0.remove(&start);
-        self.0.insert(place, (end, kind));
+        self.remove(start);
+        self.insert(place..end, kind);
         Some(kind)
     }
 
     fn divide(&mut self, place: u64) {
         if let Some((range, kind)) = self.at(place).filter(|(range, _)| range.start < place) {
-            self.0.insert(range.start, (place, kind));
-            self.0.insert(place, (range.end, kind));
+            self.insert(range.start..place, kind);
+            self.insert(place..range.end, kind);
+        }
+    }
+
+    /// What is mapped of this file.
+    pub(super) fn of_file(&self, file: usize) -> OfFile {
+        self.files.get(&file).copied().unwrap_or_default()
+    }
+
+    /// `range` is a mapping, where none begins but at its start.
+    fn insert(&mut self, range: Range<u64>, kind: Kind) {
+        self.remove(range.start);
+        if let Some(file) = kind.file {
+            let of_file = self.files.entry(file.number()).or_default();
+            of_file.mappings += 1;
+            of_file.bytes += range.end - range.start;
+        }
+        self.parts.insert(range.start, (range.end, kind));
+    }
+
+    /// The mapping that begins there is none any more.
+    fn remove(&mut self, start: u64) {
+        let Some((end, kind)) = self.parts.remove(&start) else { return };
+        let Some(file) = kind.file else { return };
+        if let Some(of_file) = self.files.get_mut(&file.number()) {
+            of_file.mappings -= 1;
+            of_file.bytes -= end - start;
+            if of_file.mappings == 0 {
+                self.files.remove(&file.number());
+            }
         }
     }
 }
@@ -249,6 +282,37 @@ mod tests {
         assert_eq!(layout.at(0x4000).unwrap().0, 0x4000..0x6000);
         layout.set(0x3000..0x4000, Kind::HEAP);
         assert_eq!(layout.at(0x1000).unwrap().0, 0x1000..0x4000);
+    }
+
+    #[test]
+    fn what_is_mapped_of_a_file_is_what_its_parts_have() {
+        let mut layout = Layout::default();
+        let kinds =
+            [0, 1].map(|number| Kind { anonymous: false, file: Some(FileAt::of(number)), ..Kind::HEAP });
+        let [file, other] = kinds;
+        let found = |layout: &Layout| {
+            let parts = |file| layout.within(0..USER_END).filter(move |(_, kind)| *kind == file);
+            for (number, kind) in kinds.into_iter().enumerate() {
+                let bytes = parts(kind).map(|(part, _)| part.end - part.start).sum();
+                assert_eq!(layout.of_file(number), OfFile { mappings: parts(kind).count() as u64, bytes });
+            }
+            layout.of_file(0)
+        };
+        layout.set(0x1000..0x9000, file);
+        layout.set(0x9000..0xa000, file);
+        assert_eq!(found(&layout), OfFile { mappings: 2, bytes: 0x9000 });
+        layout.clear(0x3000..0x4000);
+        layout.set(0x5000..0x6000, other);
+        assert_eq!(found(&layout), OfFile { mappings: 4, bytes: 0x7000 });
+        let mut budget = Budget::SMALL;
+        layout.change(&mut budget, 0x1000..0x3000, |_| other);
+        layout.set(0x4000..0x5000, Kind::HEAP);
+        assert_eq!(found(&layout), OfFile { mappings: 2, bytes: 0x4000 });
+        layout.clear(0..USER_END);
+        assert_eq!((found(&layout), layout.files.len()), (OfFile::default(), 0));
+        layout.set(0x5000..0x6000, Kind { grows_down: true, ..file });
+        assert!(layout.touched(0x2000, u64::MAX).is_some());
+        assert_eq!(layout.of_file(0), OfFile { mappings: 1, bytes: 0x4000 });
     }
 
     #[test]

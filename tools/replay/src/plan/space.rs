@@ -91,6 +91,11 @@ impl Image {
         IMAGE_BYTES + self.layout.len() as u64 * MAPPING_BYTES + self.tables.len() * TABLE_BYTES + view
     }
 
+    /// Its page tables, of all levels.
+    pub(super) fn tables(&self) -> u64 {
+        self.tables.count
+    }
+
     fn has_table(&self, block: u64) -> bool {
         self.own.blocks.contains_key(&block) || self.inherited.contains_key(&block)
     }

@@ -3,8 +3,9 @@
 use super::*;
 use quire_mm::thp::HugeEnabled;
 use quire_trace::event::{
-    Access, Call, CallDetail, CloneFacts, ContentSample, Denial, ExitStatus, FiguresCause, LinuxFigures,
-    Lost, LostCause, Mapping, Mode, PageContents, PageRun, PageSample, ReuseRun,
+    Access, Call, CallDetail, CloneFacts, ContentSample, Denial, ExitStatus, FiguresCause, FileChange,
+    FileEvent, IndexRun, LinuxFigures, Lost, LostCause, Mapping, Mode, PageContents, PageRun, PageSample,
+    ReuseRun, SizeCause,
 };
 
 const START: u64 = 0x1000_0000_0000;
@@ -637,6 +638,38 @@ fn images_and_forks_of_many_mappings_cost() {
     let mut needs = self::needs(Vec::new());
     let images = repeated(&mut needs, |needs| exec(needs, 0, mappings.clone()));
     assert!((400..700).contains(&images), "{images}");
+}
+
+/// A change of a file walks its mappings in all processes, and their page tables, and not those of others.
+#[test]
+fn changes_of_files_that_are_mapped_often_cost() {
+    let mapped = |inode| {
+        let mut mappings = small_mappings(2000);
+        mappings.iter_mut().for_each(|mapping| mapping.inode = inode);
+        mappings
+    };
+    let file = |needs: &mut Needs, inode, change| {
+        step(needs, 0, EventKind::File(Box::new(FileEvent { device: 0, inode, change })));
+    };
+    let size = |bytes| FileChange::Size { bytes, cause: SizeCause::Seen };
+    let first = |needs: &mut Needs| [7, 8].into_iter().for_each(|inode| file(needs, inode, size(GIB)));
+    let gone = || FileChange::Evicted(vec![IndexRun { first: 9, pages: 1 }]);
+    let mut all = Needs::default();
+    first(&mut all);
+    exec(&mut all, 0, mapped(7));
+    for child in 1..10 {
+        fork_to(&mut all, child);
+    }
+    (0..1000).for_each(|_| file(&mut all, 8, gone()));
+    let changes = repeated(&mut all, |needs| file(needs, 7, gone()));
+    assert!((180..250).contains(&changes), "{changes}");
+    let mut one = Needs::default();
+    first(&mut one);
+    exec(&mut one, 0, vec![Mapping { inode: 7, ..data(GIB << 10)[0].clone() }]);
+    touch(&mut one, 0, (0..10_000).map(|table| table * 512), Access::Read);
+    let mut sizes = [MIB, GIB].into_iter().cycle();
+    let changes = repeated(&mut one, |needs| file(needs, 7, size(sizes.next().unwrap_or(0))));
+    assert!((90..150).contains(&changes), "{changes}");
 }
 
 /// Processes whose figures are kept to the end.
