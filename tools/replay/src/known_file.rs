@@ -8,8 +8,8 @@ use crate::space::HostSpace;
 use quire_arch::PAGE_SIZE;
 use quire_host::HostPlatform;
 use quire_mm::file::{
-    DeviceMemory, Direction, File, FileBacking, FileError, FileIo, PageBytes, Submitted, Transferred,
-    UserCopy, Wait,
+    DeviceMemory, Direction, File, FileBacking, FileError, FileIo, IoLimits, PageBytes, Submitted,
+    Transferred, UserCopy, Wait,
 };
 use quire_trace::event::{FileChange, IndexRun};
 use std::ops::Range;
@@ -32,6 +32,11 @@ impl FileBacking<HostPlatform> for NoBytes {
             Direction::Read => Transferred::Zeros,
             Direction::Write => Transferred::All,
         }))
+    }
+
+    fn limits(&self) -> IoLimits {
+        // Linux's file systems for disks allow them.
+        IoLimits { holes: true, ..IoLimits::default() }
     }
 }
 
@@ -180,12 +185,17 @@ impl<'m> KnownFile<'m> {
 
     /// These pages are not cached any more, on Linux and here; nor mapped, but for copies.
     fn leave(&mut self, pages: Range<u64>, bytes: Range<u64>) {
-        self.linux.remove(pages.clone());
-        self.here.remove(pages);
+        self.removed(pages);
         if self.cached() > 0 {
             // Without memory for what is left of a page at an edge it stays, with zeros as before.
             let _ = self.opening.punch(bytes, |_| Ok(()));
         }
+    }
+
+    /// A program has made a hole of these pages: they have left the cache.
+    pub(super) fn removed(&mut self, pages: Range<u64>) {
+        self.linux.remove(pages.clone());
+        self.here.remove(pages);
     }
 
     /// Whether Linux had this page in its cache, as far as is known.

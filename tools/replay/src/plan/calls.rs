@@ -40,6 +40,9 @@ impl Needs {
                     && (!collapses || image.fill_large(budget, named(first, second)))
             });
         }
+        if follows && advises && call.args[2] as i32 == libc::MADV_REMOVE {
+            self.remove(task, &named(first, second));
+        }
     }
 
     /// What `call` maps of a file whose size is known.

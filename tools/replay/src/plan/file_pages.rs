@@ -7,7 +7,7 @@ use super::Needs;
 use super::budget::Budget;
 use crate::around::around;
 use crate::page_set::PageSet;
-use quire_trace::event::{FileChange, FileEvent, IndexRun};
+use quire_trace::event::{FileChange, FileEvent, IndexRun, TaskId};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -215,6 +215,22 @@ impl Needs {
             || self.budget.visit(self.images.len() as u64)
                 && self.users_of(brought.file).unmap(&mut self.budget, 1);
         self.files.bring_in(&mut self.budget, brought) && ok
+    }
+
+    /// A thread makes holes in the files at `range`, wherever they are mapped.
+    pub(super) fn remove(&mut self, task: TaskId, range: &Range<u64>) {
+        let Some(image) = self.spaces.get(&task).and_then(|space| self.images.get(space)) else { return };
+        let parts = image.layout.within(range.clone());
+        let files = parts.filter(|(_, kind)| kind.shared).filter_map(|(part, kind)| Some((part, kind.file?)));
+        let files: Vec<_> = files.collect();
+        let ok = self.budget.visit(files.len() as u64)
+            && files.into_iter().all(|(part, file)| {
+                self.budget.visit(self.images.len() as u64) && {
+                    let users = self.users_of(file.number());
+                    users.unmap(&mut self.budget, (part.end - part.start) >> PAGE_SHIFT)
+                }
+            });
+        self.check(ok);
     }
 
     /// What uses this file.

@@ -663,6 +663,20 @@ fn changes_of_files_that_are_mapped_often_cost() {
     (0..1000).for_each(|_| file(&mut all, 8, gone()));
     let changes = repeated(&mut all, |needs| file(needs, 7, gone()));
     assert!((180..250).contains(&changes), "{changes}");
+    // A hole that a program makes of each of its mappings is made in all.
+    let shared = |count| {
+        let mut mappings = mapped(7);
+        mappings.truncate(count);
+        mappings.iter_mut().for_each(|mapping| mapping.shared = true);
+        mappings
+    };
+    for (count, expected) in [(2000, 1..3), (20, 5000..20_000)] {
+        let mut all = Needs::default();
+        first(&mut all);
+        exec(&mut all, 0, shared(count));
+        let holes = repeated(&mut all, |needs| advise(needs, GIB, libc::MADV_REMOVE));
+        assert!(expected.contains(&holes), "{holes}");
+    }
     let mut one = Needs::default();
     first(&mut one);
     exec(&mut one, 0, vec![Mapping { inode: 7, ..data(GIB << 10)[0].clone() }]);

@@ -134,17 +134,7 @@ impl RunningReplay<'_> {
         }
         let [first, second, third, flags, _, offset] = call.args;
         let mut parts = Vec::new();
-        let mut add = |range: Range<u64>| {
-            let (start, end) = (VirtAddr(range.start), VirtAddr(range.end));
-            space.mappings().for_each_in(start, end, |mapping| {
-                let Some(file) = mapping.file.filter(|_| mapping.flags.intersects(ACCESSIBLE)) else {
-                    return;
-                };
-                let (start, end) = (mapping.range.start().0, mapping.range.end().0);
-                let page = |addr: u64| mapping.page_offset + ((addr - start) >> PAGE_SHIFT);
-                parts.push((file, page(start.max(range.start))..page(end.min(range.end))));
-            });
-        };
+        let mut add = |range| parts.extend(files_in(space, range, ACCESSIBLE));
         match i64::from(call.number) {
             libc::SYS_mmap => {
                 let at_once = flags & (libc::MAP_POPULATE | libc::MAP_LOCKED) as u64 != 0;
@@ -172,6 +162,19 @@ impl RunningReplay<'_> {
         }
     }
 
+    /// `call`, which succeeded, was made: a hole that it made of files is known.
+    pub(super) fn remove_by_call(&mut self, task: TaskId, call: &Call) {
+        let [start, len, advice, ..] = call.args;
+        let removes = i64::from(call.number) == libc::SYS_madvise && advice as i32 == libc::MADV_REMOVE;
+        let Some(Some(task)) = self.tasks.get(task.0 as usize).filter(|_| removes) else { return };
+        let Some(space) = &task.space else { return };
+        for (number, pages) in files_in(space, pages_of(start, len), VmFlags::SHARED) {
+            if let Some(file) = self.files.known(number) {
+                file.removed(pages);
+            }
+        }
+    }
+
     /// Drops pages of files that nothing maps where memory is short, as Linux drops clean ones first.
     pub(super) fn drop_unused_files(&mut self) {
         if self.event < self.unused.from || !self.files.any_known() {
@@ -194,6 +197,18 @@ impl RunningReplay<'_> {
         self.known_files = files.known_count();
         self.vcpus[0].run(|| drop(files));
     }
+}
+
+/// The pages of files at `range` of `space`, as far as they are mapped with one of these flags.
+fn files_in(space: &HostSpace<'_>, range: Range<u64>, flags: VmFlags) -> Vec<(u64, Range<u64>)> {
+    let mut parts = Vec::new();
+    space.mappings().for_each_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
+        let Some(file) = mapping.file.filter(|_| mapping.flags.intersects(flags)) else { return };
+        let (start, end) = (mapping.range.start().0, mapping.range.end().0);
+        let page = |addr: u64| mapping.page_offset + ((addr - start) >> PAGE_SHIFT);
+        parts.push((file, page(start.max(range.start))..page(end.min(range.end))));
+    });
+    parts
 }
 
 /// The mapping of `space` at `addr`.

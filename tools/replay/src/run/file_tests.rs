@@ -265,6 +265,26 @@ fn figures_are_those_of_the_moment_of_linux() {
     assert_eq!(report.ends[&0].anonymous, PAGE);
 }
 
+/// A program makes a hole by its mapping: copies stay, and what is read again is a major fault.
+#[test]
+fn what_a_program_removes_is_mapped_no_more() {
+    let other = AT + (1 << 30);
+    let events = |then: Vec<EventKind>| {
+        let first = [size(64 * PAGE), cached([(0, 64)]), image(Vec::new()), map(AT, 0, 64, true)];
+        let first = first.into_iter().chain([map(other, 0, 64, false), read(0), write(other + 2 * PAGE)]);
+        let remove = call(libc::SYS_madvise, [AT, 8 * PAGE, libc::MADV_REMOVE as u64], 0);
+        first.chain([remove]).chain(then).collect()
+    };
+    assert_eq!(pages(events(vec![])), (8, 1));
+    let report =
+        replayed(ReplayOptions::default(), events(vec![read_with(3, Outcome::Unknown), cached([(3, 1)])]));
+    assert_eq!((report.pressure.major_faults, report.processes[0].quire.resident_file / PAGE), (1, 9));
+    assert_eq!(pages(events(vec![evicted([(0, 8)]), cached([(0, 2)]), read(0)])), (10, 1));
+    let stays = vec![cached([(0, 8)]), read_with(3, Outcome::Unknown)];
+    let report = replayed(ReplayOptions::default(), events(stays));
+    assert_eq!((report.pressure.major_faults, report.processes[0].quire.resident_file / PAGE), (0, 16));
+}
+
 #[test]
 fn pages_of_a_new_image_are_those_that_were_there() {
     let resident = vec![

@@ -203,6 +203,9 @@ impl RunningReplay<'_> {
         if self.options.limited && succeeded && self.falls_short(event.task, call, program_break) {
             self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
         }
+        if succeeded && self.files.any_known() {
+            self.remove_by_call(event.task, call);
+        }
         Some((process, verdict))
     }
 
