@@ -285,6 +285,28 @@ fn what_a_program_removes_is_mapped_no_more() {
     assert_eq!((report.pressure.major_faults, report.processes[0].quire.resident_file / PAGE), (0, 16));
 }
 
+/// Linux drops the copies of what it moves within a file, which is recorded as a truncation there.
+#[test]
+fn what_is_moved_within_a_file_is_lost_with_its_copies() {
+    let cut = |bytes| file(FileChange::Size { bytes, cause: SizeCause::Call });
+    let with = |then: Vec<EventKind>| {
+        let first = vec![size(16 * PAGE), cached([(0, 16)]), image(Vec::new()), map(AT, 0, 32, false)];
+        let first = first.into_iter().chain((0..10).map(|page| write(AT + page * PAGE))).chain([read(12)]);
+        pages(first.chain(then).collect())
+    };
+    assert_eq!(with(vec![]), (6, 10));
+    // A page is inserted before the fifth, and one is taken out.
+    assert_eq!(with(vec![cut(4 * PAGE), cut(17 * PAGE)]), (0, 4));
+    assert_eq!(with(vec![cut(4 * PAGE), cut(15 * PAGE), refused(15)]), (0, 4));
+    assert_eq!(with(vec![cut(4 * PAGE), cut(17 * PAGE), cached([(4, 2)]), read(16)]), (1, 4));
+    assert_eq!(
+        with(vec![cut(4 * PAGE), cut(17 * PAGE), cached([(4, 2)]), write(AT + 4 * PAGE), read(5)]),
+        (1, 5)
+    );
+    // A hole keeps them.
+    assert_eq!(with(vec![file(FileChange::Punched(4 * PAGE..16 * PAGE))]), (0, 10));
+}
+
 #[test]
 fn pages_of_a_new_image_are_those_that_were_there() {
     let resident = vec![
