@@ -135,8 +135,8 @@ impl<P: Platform> CachedFile<P> {
         })
     }
 
-    /// Whether a program may write by a mapping to a locked folio with these flags: it is dirty, and is not being
-    /// written where the backing wants its pages to stay the same meanwhile.
+    /// Whether a program may write by a mapping to a locked folio with these flags: it is dirty, and is not
+    /// being written where the backing wants its pages to stay the same meanwhile.
     pub fn may_be_written(&self, flags: FrameFlags) -> bool {
         let is_stable = flags.contains(FrameFlags::WRITEBACK) && self.backing().limits().stable_writes;
         flags.contains(FrameFlags::DIRTY) && !is_stable

@@ -22,8 +22,8 @@ const SITE: FailSite = FailSite::new("file_io");
 /// The frames of a request.
 type RunFrames = arrayvec::ArrayVec<PfnRange, { IoLimits::MOST_PAGES as usize }>;
 
-/// Consecutive pages that have been marked as being written, for one request. Where a backing panics before it
-/// has that, they are treated as those of a request that failed.
+/// Consecutive pages that have been marked as being written, for one request. Where a backing panics before
+/// it has that, they are treated as those of a request that failed.
 pub(crate) struct Run<'m, P: Platform> {
     transfers: Transfers<'m, P>,
     limits: IoLimits,

@@ -9,7 +9,8 @@ use quire_vma::{Mapped, Rmap, Vma};
 
 /// Bytes of a mapping that are unmapped under one pin: some page tables.
 const AT_ONCE: u64 = 256 << 20;
-/// Bytes of a mapping in which page tables are looked for under one pin: at most 64 tables of the level above.
+/// Bytes of a mapping in which page tables are looked for under one pin: at most 64 tables of the level
+/// above.
 const SEARCHED: u64 = 64 << 30;
 
 /// The mappings of the files of a machine, as the page cache needs them.
@@ -72,8 +73,8 @@ impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
     }
 }
 
-/// Where the first page table begins that covers part of `range`, or a leaf in the place of one. A mapping may
-/// be far larger than what it maps.
+/// Where the first page table begins that covers part of `range`, or a leaf in the place of one. A mapping
+/// may be far larger than what it maps.
 fn first_mapped<P: Platform>(tables: Tables<'_, P>, range: VirtRange) -> Option<VirtAddr> {
     let mut first = None;
     Walker::new(&tables).walk(range, &mut |_, part| {

@@ -62,9 +62,9 @@ impl Ends {
         self.ended.insert(number, end);
     }
 
-    /// Address space number `number` ends or is gone, and this is what the replay has in it. Where page faults
-    /// are learnt from looks at page tables, the last ones come after Linux's figures: the largest counts.
-    /// Returns what Linux had, if that is known.
+    /// Address space number `number` ends or is gone, and this is what the replay has in it. Where page
+    /// faults are learnt from looks at page tables, the last ones come after Linux's figures: the largest
+    /// counts. Returns what Linux had, if that is known.
     pub(super) fn left(&mut self, number: usize, replay: SpaceFigures) -> Option<SpaceEnd> {
         let end = self.ended.get_mut(&number)?;
         end.anonymous = end.anonymous.max(replay.resident_anonymous);

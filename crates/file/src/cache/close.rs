@@ -74,8 +74,8 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     }
 }
 
-/// A panic of a backing ends the process: its machine's RAM would be unmapped while the backing may have frames
-/// of it.
+/// A panic of a backing ends the process: its machine's RAM would be unmapped while the backing may have
+/// frames of it.
 struct AbortsIfUnwound;
 
 impl Drop for AbortsIfUnwound {

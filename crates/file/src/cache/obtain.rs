@@ -127,7 +127,8 @@ impl<P: Platform, V: Mapping> Drop for Unfilled<'_, '_, P, V> {
         }
         self.cache.remove(self.file, self.index, self.folio);
         if self.in_transfer {
-            // The backing has panicked, and nothing says that it is done with the frame, which is never freed.
+            // The backing has panicked, and nothing says that it is done with the frame, which is never
+            // freed.
             frame.get(1);
         }
     }

@@ -1,8 +1,8 @@
 //! Space for pages that become dirty, beside holes that free it.
 //!
-//! Space is asked for with nothing locked, and the page becomes dirty later. A hole that frees space in between
-//! is counted before Invalidate is released, and the thread asks again. Where it has locked the page before the
-//! hole takes it, it makes it dirty, and the hole takes it as it is then.
+//! Space is asked for with nothing locked, and the page becomes dirty later. A hole that frees space in
+//! between is counted before Invalidate is released, and the thread asks again. Where it has locked the page
+//! before the hole takes it, it makes it dirty, and the hole takes it as it is then.
 
 use super::CachedFile;
 use crate::backing::FileError;

@@ -156,8 +156,8 @@ fn a_page_that_is_written_whole_does_not_depend_on_a_read_that_fails() {
     fixture.cache().set_size(file.file(), 0, &NoUsers).unwrap();
 }
 
-/// A hole that is made when space was asked for, and the page is not dirty yet, takes that space: it is asked for
-/// again.
+/// A hole that is made when space was asked for, and the page is not dirty yet, takes that space: it is asked
+/// for again.
 #[test]
 fn a_page_that_is_dirty_has_space_whatever_holes_come() {
     for (by_call, cached) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -153,8 +153,8 @@ fn a_write_that_panics_is_a_write_that_failed() {
     }
 }
 
-/// There is room for another read after one that panicked, and the file ends only when nothing is read into its
-/// frames any more.
+/// There is room for another read after one that panicked, and the file ends only when nothing is read into
+/// its frames any more.
 #[test]
 fn a_read_that_panics_keeps_neither_its_room_nor_its_frame() {
     for method in [Method::Submit, Method::Progress, Method::Reap] {

@@ -199,8 +199,8 @@ fn a_folio_that_was_swapped_in_is_let_go_before_a_page_of_the_file_is_read() {
     assert_eq!(read, Ok(0));
 }
 
-/// A page that is pinned stays dirty while it is written. A program does not change it then, if the backing has a
-/// checksum beside it, for one.
+/// A page that is pinned stays dirty while it is written. A program does not change it then, if the backing
+/// has a checksum beside it, for one.
 #[test]
 fn a_pinned_page_is_not_written_to_while_its_contents_must_stay() {
     let machine = machine(16, 3);

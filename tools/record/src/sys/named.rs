@@ -63,8 +63,8 @@ pub(crate) enum From {
     FolderElsewhere,
 }
 
-/// The file that a name stands for, to be looked at. Linux before 5.12 cannot follow it without waiting: there
-/// is none.
+/// The file that a name stands for, to be looked at. Linux before 5.12 cannot follow it without waiting:
+/// there is none.
 ///
 /// # Errors
 ///

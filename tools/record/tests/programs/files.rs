@@ -147,8 +147,8 @@ pub(crate) fn cuts_a_mapped_file() {
     leave(if moved { 0 } else { NOT_PERMITTED });
 }
 
-/// A file that is mapped is opened in a way that does not empty it, and emptied by a name that is the process's
-/// own.
+/// A file that is mapped is opened in a way that does not empty it, and emptied by a name that is the
+/// process's own.
 pub(crate) fn empties_a_mapped_file() {
     let place = tempfile::Builder::new().prefix("quire-mapped-file-").tempdir().unwrap();
     let path = place.path().join("emptied");
@@ -193,7 +193,8 @@ pub(crate) fn reads_many_files() {
     leave(0);
 }
 
-/// Executes a FIFO, which Linux refuses at once, while another process looks whether anything opens it to read.
+/// Executes a FIFO, which Linux refuses at once, while another process looks whether anything opens it to
+/// read.
 pub(crate) fn executes_a_fifo() {
     let place = tempfile::tempdir().unwrap();
     let name = CString::new(place.path().join("fifo").to_str().unwrap()).unwrap();

@@ -120,7 +120,8 @@ pub(crate) fn maps_a_file_that_it_serves() {
     let server = std::thread::spawn(move || serve(device, &counted));
     let path = place.path().join("file");
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
-    // SAFETY: a new mapping at an address of the kernel's choice, of which the pages that the file has are read.
+    // SAFETY: a new mapping at an address of the kernel's choice, of which the pages that the file has are
+    // read.
     unsafe {
         let (bytes, fd) = (FILE_AREA * PAGE, file.as_raw_fd());
         let mapped = libc::mmap(ptr::null_mut(), bytes, libc::PROT_READ, libc::MAP_PRIVATE, fd, 0);

@@ -125,8 +125,8 @@ fn the_length_and_the_cached_pages_of_a_file_are_those_of_linux_at_any_time() {
     }
 }
 
-/// Linux does not split a large folio that is dirty: the pages of a hole stay cached. Bytes that are moved are
-/// lost with the private copies of them, as of a file that ends there.
+/// Linux does not split a large folio that is dirty: the pages of a hole stay cached. Bytes that are moved
+/// are lost with the private copies of them, as of a file that ends there.
 #[test]
 fn what_stays_of_a_file_that_is_cut_is_known() {
     for recorded in Recording::in_both_ways("cuts_a_mapped_file") {

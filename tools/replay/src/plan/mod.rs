@@ -319,8 +319,8 @@ impl Needs {
         }
     }
 
-    /// A touch that is denied brings its page not in. But it comes after a stack has grown, whose file may end
-    /// there; and past the end of a file it has its table, and maps what is before the end.
+    /// A touch that is denied brings its page not in. But it comes after a stack has grown, whose file may
+    /// end there; and past the end of a file it has its table, and maps what is before the end.
     fn denied(&mut self, task: TaskId, addr: u64, (denial, writes): (Denial, Option<bool>)) {
         let Some(&space) = self.spaces.get(&task) else { return };
         let Some(image) = self.images.get_mut(&space) else { return };
