@@ -37,8 +37,8 @@ struct Seen {
     changed: (i64, u32),
     names: u32,
     mount: u64,
-    /// How it was opened.
-    mode: i32,
+    /// Opened to be read, and to be written.
+    modes: (bool, bool),
 }
 
 /// The facts of an open descriptor of a thread that is about to map it, and whether its file was asked for
@@ -51,6 +51,10 @@ pub(crate) fn facts(
     (last, mounts): (&mut Option<KnownFile>, &mut Mounts),
     began: SystemTime,
 ) -> (Arc<FileFacts>, bool) {
+    if let Some(known) = last.as_ref().filter(|known| known.is_behind(&format!("/proc/{tid}/fd/{fd}"), asked))
+    {
+        return (Arc::clone(&known.facts), true);
+    }
     let Some(opened) = Opened::of(tid, fd) else { return (Arc::default(), true) };
     match mounts.of(tid, fd, opened) {
         Served::Here => (of_open_file(tid, (fd, opened), asked, last, began), true),
@@ -86,14 +90,8 @@ fn of_open_file(
 ) -> Arc<FileFacts> {
     let mut facts = FileFacts::default();
     let path = format!("/proc/{tid}/fd/{fd}");
-    let seen = Seen::of(&path, opened);
+    let seen = Seen::of(&path);
     let known = last.as_ref().filter(|known| seen.is_some_and(|seen| known.is_as_before(seen, asked)));
-    // One that has several names may have been opened under another.
-    if let Some(known) = known
-        && seen.is_some_and(|seen| seen.names == 1)
-    {
-        return Arc::clone(&known.facts);
-    }
     let Ok(link) = fs::read_link(&path) else {
         return Arc::new(facts);
     };
@@ -122,6 +120,13 @@ fn of_open_file(
 }
 
 impl KnownFile {
+    /// Whether the file behind a link in `/proc/PID/fd` is certainly this one. That is on a mount that the
+    /// kernel serves, and so is one on the same mount; no other is waited for. One that has several names may
+    /// have been opened under another.
+    fn is_behind(&self, path: &str, asked: Asked) -> bool {
+        Seen::of(path).is_some_and(|seen| seen.names == 1 && self.is_as_before(seen, asked))
+    }
+
     /// Whether a descriptor can be mapped as this one could be: it is of the same regular file, of which the
     /// way in which it was opened decides that.
     fn is_as_before(&self, seen: Seen, asked: Asked) -> bool {
@@ -130,10 +135,14 @@ impl KnownFile {
 }
 
 impl Seen {
-    /// Of a link in `/proc/PID/fd`. `None` where the kernel does not tell all of it.
-    fn of(path: &str, opened: Opened) -> Option<Self> {
-        let wanted = StatxFlags::BASIC_STATS;
-        let file = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
+    /// Of a link in `/proc/PID/fd`. `None` where the kernel does not tell all of it. FUSE and network file
+    /// systems are not asked: they tell what the kernel has of them.
+    fn of(path: &str) -> Option<Self> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        let file = statx(CWD, path, AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT, wanted).ok()?;
+        // The permissions of the link are what the file was opened for.
+        let link = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MODE).ok()?;
+        let may = |permission| u32::from(link.stx_mode) & permission != 0;
         let told = StatxFlags::from_bits_retain(file.stx_mask).contains(wanted);
         told.then_some(Self {
             device: (file.stx_dev_major, file.stx_dev_minor),
@@ -141,8 +150,8 @@ impl Seen {
             size: file.stx_size,
             changed: (file.stx_ctime.tv_sec, file.stx_ctime.tv_nsec),
             names: file.stx_nlink,
-            mount: opened.mount,
-            mode: opened.mode,
+            mount: file.stx_mnt_id,
+            modes: (may(libc::S_IRUSR), may(libc::S_IWUSR)),
         })
     }
 }
