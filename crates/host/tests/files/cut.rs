@@ -104,6 +104,22 @@ fn a_hole_is_zeros_and_private_copies_stay() {
     assert_eq!((read(&cpu, &space, page(private, 5)), read(&cpu, &space, page(private, 6))), (1, 0));
 }
 
+/// Reads as CPU 1 once what is stored of a hole is being freed, and tells that it has read.
+fn read_when_freed(
+    machine: &Machine,
+    space: &HostSpace<'_>,
+    addr: VirtAddr,
+    (begins, ends): (&AtomicBool, &AtomicBool),
+) -> Result<u64, AccessError<FaultError>> {
+    let cpu = machine.vcpu(1).unwrap();
+    while !begins.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    let read = cpu.program(space).read_u64(addr);
+    ends.store(true, Ordering::Release);
+    read
+}
+
 /// A fault that comes while what is stored of a hole is being freed waits for that.
 #[test]
 fn a_fault_does_not_bring_back_what_a_hole_had() {
@@ -114,15 +130,7 @@ fn a_fault_does_not_bring_back_what_a_hole_had() {
     let addr = space.mmap_file(&file_request(0, 8, RW, MapFlags::SHARED), &file).unwrap();
     let (begins, ends) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let cpu = machine.vcpu(1).unwrap();
-            while !begins.load(Ordering::Acquire) {
-                std::thread::yield_now();
-            }
-            let read = cpu.program(&space).read_u64(page(addr, 5));
-            ends.store(true, Ordering::Release);
-            read
-        });
+        let reader = scope.spawn(|| read_when_freed(&machine, &space, page(addr, 5), (&begins, &ends)));
         let free = |bytes| {
             begins.store(true, Ordering::Release);
             for _ in 0..20_000 {
@@ -179,15 +187,7 @@ fn a_fault_does_not_bring_back_what_a_hole_by_a_mapping_had() {
     let (_cpu, space) = cpu_and_space(&machine);
     let addr = space.mmap_file(&file_request(0, 8, RW, MapFlags::SHARED), &file).unwrap();
     std::thread::scope(|scope| {
-        let reader = scope.spawn(|| {
-            let cpu = machine.vcpu(1).unwrap();
-            while !begins.load(Ordering::Acquire) {
-                std::thread::yield_now();
-            }
-            let read = cpu.program(&space).read_u64(page(addr, 5));
-            ends.store(true, Ordering::Release);
-            read
-        });
+        let reader = scope.spawn(|| read_when_freed(&machine, &space, page(addr, 5), (&begins, &ends)));
         assert_eq!(space.madvise(page(addr, 4), 4 * PAGE, Advice::Remove), Ok(()));
         assert_eq!(reader.join().unwrap(), Ok(0));
     });
