@@ -7,20 +7,26 @@
 //! A folio is mapped under its folio lock, after a look at the size. So a thread that removes a page or makes
 //! the file smaller, and takes that lock then, finds the mapping; and an entry that may be written to is made
 //! only while the folio is dirty, so that who makes it clean finds the entry.
+//!
+//! A large folio is mapped as a whole where Linux does so: where all of it is in the file, the mapping and the
+//! table. One of the PMD's order gets a PMD leaf if no table is there ([`huge`]).
+
+mod huge;
 
 use crate::cow::charge_new;
 use crate::error::{FaultError, FilePage, Refusal};
 use crate::step::Step;
 use crate::vm_fault::VmFault;
+use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
 };
 use quire_file::{CachedFile, LockedFolio, Lookup, OpenFile, PageIndex};
 use quire_frame::{AllocError, AllocRequest, FrameChain, Kind};
-use quire_pagetable::{LockedTable, Tables, page_of};
-use quire_sync::atomic::raw::Ordering;
-use quire_vma::Vma;
+use quire_pagetable::{LockedTable, Residency, Tables, page_of};
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_vma::{VmFlags, Vma};
 
 /// Pages around a fault for reading that are mapped with it if they are cached: 64 KiB, as in Linux
 /// (`fault_around_bytes`).
@@ -52,7 +58,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         let Self { tables, pin, fault, file } = *self;
         let page = PageIndex::new(fault.vma.page_offset_at(fault.addr)).ok_or(FaultError::PastEnd)?;
         let copies = fault.is_write() && fault.is_private();
-        let dirties = fault.is_write() && !copies;
+        let dirties = self.dirties();
         // Before the folio is locked.
         let copy = if copies { Some(self.allocate_copy()?) } else { None };
         let installed = match file.find(tables.memory().memcgs(), page) {
@@ -62,17 +68,43 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             }
             Lookup::Nothing | Lookup::Busy => {
                 self.map_neighbours((table, index));
-                Err(Refusal::File(FilePage { index: page, dirties }))
+                Err(self.needs(page))
             }
             Lookup::Folio(folio) if dirties && !file.may_be_written(folio.frame().word().flags()) => {
-                Err(Refusal::File(FilePage { index: page, dirties }))
+                Err(self.needs(page))
             }
-            Lookup::Folio(folio) => self.install_found((table, index), &folio, copy),
+            Lookup::Folio(folio) => {
+                self.install_found((table, index), (&folio, page), copy, !fault.is_write())
+            }
         };
         if let (Some(copy), Ok(Step::LookAgain) | Err(_)) = (copy, installed) {
             tables.memory().memcgs().folios().release_unused(pin, copy, Order::ZERO);
         }
         installed
+    }
+
+    /// As [`resolve`](Self::resolve) for a fault for reading that maps nothing around the folio of the page.
+    pub(crate) fn resolve_alone(&self, (table, index): (Pfn, usize)) -> Result<Step, Refusal> {
+        let page =
+            PageIndex::new(self.fault.vma.page_offset_at(self.fault.addr)).ok_or(FaultError::PastEnd)?;
+        match self.file.find(self.tables.memory().memcgs(), page) {
+            Lookup::Folio(folio) => self.install_found((table, index), (&folio, page), None, false),
+            _ => Ok(Step::LookAgain),
+        }
+    }
+
+    /// Whether the fault writes to the file.
+    fn dirties(&self) -> bool {
+        self.fault.is_write() && !self.fault.is_private()
+    }
+
+    /// The page is to be brought in, or marked dirty, first. As in Linux, in a folio of the PMD's order if the
+    /// program asked for large ones.
+    fn needs(&self, index: PageIndex) -> Refusal {
+        let is_advised = self.fault.vma.flags.contains(VmFlags::HUGEPAGE);
+        let huge = Tables::<P>::huge_order().filter(|_| is_advised);
+        let order = huge.unwrap_or(Order::ZERO);
+        Refusal::File(FilePage { index, dirties: self.dirties(), order })
     }
 
     /// A page for a copy, charged to the program.
@@ -84,18 +116,20 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         Ok(copy)
     }
 
-    /// Maps the locked `folio`, or its `copy`. With [`Step::LookAgain`] or an error nothing is mapped.
+    /// Maps page `page` of the locked `folio`, with what is `around` it or all of the folio, or its `copy`.
+    /// With [`Step::LookAgain`] or an error nothing is mapped.
     fn install_found(
         &self,
         (table, index): (Pfn, usize),
-        folio: &LockedFolio<'_, P>,
+        (folio, page): (&LockedFolio<'_, P>, PageIndex),
         copy: Option<Pfn>,
+        around: bool,
     ) -> Result<Step, Refusal> {
         let Self { tables, pin, fault, .. } = *self;
         if let Some(copy) = copy {
             // SAFETY: the copy is new and this call's; the folio is held, and its contents are a program's,
             // which may be written to meanwhile.
-            unsafe { tables.memory().platform().copy_user(folio.head(), copy, Order::ZERO) };
+            unsafe { tables.memory().platform().copy_user(folio.frame_of(page), copy, Order::ZERO) };
         }
         let locked = tables.lock(pin, table, Level::PTE);
         if locked.is_dead() || locked.get(index) != Entry::None {
@@ -109,16 +143,77 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         }
         match copy {
             Some(copy) => self.install_copy(&locked, index, copy),
+            None if !around => {
+                let whole = self.whole_run(folio, (page, index)).filter(|run| {
+                    let is_none = |entry: &AtomicU64| entry.load(Ordering::Relaxed) == 0;
+                    self.file.reaches(folio.range()) && locked.entries[run.clone()].iter().all(is_none)
+                });
+                let run = whole.unwrap_or(index..index + 1);
+                self.install_cached(&locked, run, (folio, page, index), LeafFlags::ACCESSED)?;
+            }
             None => {
-                self.install_cached(&locked, index, folio, LeafFlags::ACCESSED)?;
-                if !fault.is_write() {
-                    let freed = self.map_around(&locked, index);
-                    drop(locked);
-                    tables.memory().frames().free_chain(pin, freed);
-                }
+                let run = self.run_around(folio, (page, index), self.window(index));
+                self.install_cached(&locked, run, (folio, page, index), LeafFlags::ACCESSED)?;
+                let freed = self.map_around(&locked, index);
+                drop(locked);
+                tables.memory().frames().free_chain(pin, freed);
             }
         }
         Ok(Step::Done)
+    }
+
+    /// The entries of all pages of a folio, of which entry `index` is for `page`, if they are in the mapping
+    /// and in the table.
+    fn whole_run(
+        &self,
+        folio: &LockedFolio<'_, P>,
+        (page, index): (PageIndex, usize),
+    ) -> Option<Range<usize>> {
+        let pages = folio.range();
+        let first = index.checked_sub((page.get() - pages.start()) as usize)?;
+        let run = first..first + pages.pages() as usize;
+        let (lowest, end) = self.entries_of_mapping();
+        let is_inside = run.start >= lowest && run.end <= end.min(P::Paging::entries(Level::PTE));
+        is_inside.then_some(run)
+    }
+
+    /// The entries that a fault for reading maps of a folio, of which entry `index` is for `page`: all, or
+    /// those of the window.
+    fn run_around(
+        &self,
+        folio: &LockedFolio<'_, P>,
+        (page, index): (PageIndex, usize),
+        window: Range<usize>,
+    ) -> Range<usize> {
+        let pages = folio.range();
+        if folio.order() > Order::ZERO
+            && self.file.goes_past(pages)
+            && let Some(whole) = self.whole_run(folio, (page, index))
+        {
+            return whole;
+        }
+        let first = index - index.min((page.get() - pages.start()) as usize);
+        // Up to the end of the file, which may be in the folio.
+        let behind = pages.end().min(self.file.size().div_ceil(PAGE_SIZE)) - page.get();
+        let end = window.end.min(index + behind as usize);
+        first.max(window.start)..end
+    }
+
+    /// The entries of the fault's table that are of the mapping: the first, and the end, which may be past
+    /// the table.
+    fn entries_of_mapping(&self) -> (usize, usize) {
+        let (addr, range) = (self.fault.addr.page_start(), self.fault.vma.range);
+        let index = P::Paging::index(addr, Level::PTE);
+        let before = (addr.0 - range.start().0) / PAGE_SIZE;
+        let behind = (range.end().0 - addr.0) / PAGE_SIZE;
+        (index - index.min(before as usize), index + behind as usize)
+    }
+
+    /// The entries that a fault for reading at entry `index` looks at.
+    fn window(&self, index: usize) -> Range<usize> {
+        let (lowest, end) = self.entries_of_mapping();
+        let first = (index & !(AROUND - 1)).max(lowest);
+        first..(first + AROUND).min(P::Paging::entries(Level::PTE)).min(end)
     }
 
     fn install_copy(&self, locked: &LockedTable<'_, P>, index: usize, copy: Pfn) {
@@ -131,24 +226,29 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         tables.memory().memcgs().folios().list_new(pin, copy, new.locked);
     }
 
-    /// Maps the locked `folio` at the empty entry `index`, marked as `used` says.
+    /// Maps pages of the locked `folio` at those entries of `run` that are empty, marked as `used` says. Entry
+    /// `index` is for its page `page`.
     fn install_cached(
         &self,
         locked: &LockedTable<'_, P>,
-        index: usize,
-        folio: &LockedFolio<'_, P>,
+        run: Range<usize>,
+        (folio, page, index): (&LockedFolio<'_, P>, PageIndex, usize),
         used: LeafFlags,
     ) -> Result<(), Refusal> {
         let Self { tables, fault, .. } = *self;
-        let frame = folio.frame();
+        let is_none = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) == 0;
+        let pages = locked.entries[run.clone()].iter().filter(is_none).count() as u32;
+        if pages == 0 {
+            return Ok(());
+        }
         let counted = tables.memory().frames().folios().lock_head(folio.head());
         // The mappings' reference, before they are made.
-        if !counted.may_add(1) || !frame.get(1) {
+        if !counted.may_add(pages) || !folio.frame().get(1) {
             return Err(FaultError::OutOfMemory(AllocError::OutOfMemory).into());
         }
-        if !counted.add_cached_maps(1) {
+        if !counted.add_cached_maps(pages) {
             // They had one; and so has the caller.
-            frame.put(1);
+            folio.frame().put(1);
         }
         let mut flags = fault.vma.leaf_flags() | used;
         if fault.is_private() {
@@ -157,8 +257,14 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         if fault.is_write() {
             flags |= LeafFlags::WRITE | LeafFlags::DIRTY;
         }
-        tables.space().residency.page_mapped(false);
-        locked.install(index, Entry::Leaf(Leaf { pfn: folio.head(), flags }));
+        tables.space().residency.pages_mapped(Residency::of(Kind::File, u64::from(pages)));
+        let pfn = folio.frame_of(page);
+        for entry in run {
+            if locked.entries[entry].load(Ordering::Relaxed) == 0 {
+                let pfn = Pfn(pfn.0 + entry as u64 - index as u64);
+                locked.install(entry, Entry::Leaf(Leaf { pfn, flags }));
+            }
+        }
         Ok(())
     }
 
@@ -188,21 +294,23 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     fn map_around(&self, locked: &LockedTable<'_, P>, index: usize) -> FrameChain {
         let mut freed = FrameChain::new();
         let Self { tables, fault, file, .. } = *self;
-        let vma = fault.vma;
-        let before = (fault.addr.page_start().0 - vma.range.start().0) / PAGE_SIZE;
-        let behind = vma.range.pages() - before;
-        let first = (index & !(AROUND - 1)).max(index - index.min(before as usize));
-        let last = (first + AROUND).min(P::Paging::entries(Level::PTE)).min(index + behind as usize);
-        for at in first..last {
+        let has_large = file.largest_order() > Order::ZERO;
+        let window = self.window(index);
+        let mut next = window.start;
+        while next < window.end {
+            let at = next;
+            next += 1;
             let addr = VirtAddr(fault.addr.page_start().0 - index as u64 * PAGE_SIZE + at as u64 * PAGE_SIZE);
-            let Some(page) = PageIndex::new(vma.page_offset_at(addr)) else { break };
+            let Some(page) = PageIndex::new(fault.vma.page_offset_at(addr)) else { break };
             // Readers without the lock see entries come, so this is not the whole truth for them; the lock is
-            // held here.
-            if locked.entries[at].load(Ordering::Relaxed) != 0 {
+            // held here. Of a large folio, other entries may be empty.
+            if !has_large && locked.entries[at].load(Ordering::Relaxed) != 0 {
                 continue;
             }
             if let Some(folio) = file.find_for_table(tables.memory().memcgs(), page, &mut freed) {
-                let installed = self.install_cached(locked, at, &folio, LeafFlags::empty());
+                let run = self.run_around(&folio, (page, at), window.clone());
+                next = next.max(run.end);
+                let installed = self.install_cached(locked, run, (&folio, page, at), LeafFlags::empty());
                 folio.unlock_cached();
                 if installed.is_err() {
                     break;
@@ -212,8 +320,8 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         freed
     }
 
-    /// Allows writes through `leaf`, entry `index` of the locked table, to a page of a shared file, if the
-    /// page is dirty; else the fault marks it dirty first.
+    /// Allows writes through `leaf`, entry `index` of the locked table, to a page of a shared file, if its
+    /// folio is dirty; else the fault marks it dirty first.
     pub(crate) fn notice_write(
         &self,
         locked: &LockedTable<'_, P>,
@@ -222,10 +330,12 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     ) -> Result<(), Refusal> {
         let Self { tables, fault, .. } = *self;
         let page = PageIndex::new(fault.vma.page_offset_at(fault.addr)).ok_or(FaultError::PastEnd)?;
-        let locked_folio = tables.memory().frames().folios().try_lock_folio(leaf.pfn);
-        let flags = tables.memory().frames().known(leaf.pfn).word().flags();
+        // The entry keeps it from being split.
+        let head = tables.memory().frames().folio(leaf.pfn).head();
+        let locked_folio = tables.memory().frames().folios().try_lock_folio(head);
+        let flags = tables.memory().frames().known(head).word().flags();
         if locked_folio.is_none() || !self.file.may_be_written(flags) {
-            return Err(Refusal::File(FilePage { index: page, dirties: true }));
+            return Err(self.needs(page));
         }
         // Under the folio lock: who makes the folio clean finds the entry as it is now, or has cleared the
         // mark.

@@ -75,6 +75,8 @@ pub struct FilePage {
     pub index: PageIndex,
     /// Whether the fault writes to it, so that it is to be marked dirty first.
     pub dirties: bool,
+    /// The largest order of a folio for it, if it is not cached.
+    pub order: Order,
 }
 
 /// The swap entry that a fault found.

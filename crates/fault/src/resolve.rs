@@ -7,7 +7,7 @@
 use crate::cached::FileFault;
 use crate::cow::{charge_new, copy_on_write, hold_page, is_pinned_and_cached, must_copy};
 use crate::error::{FaultError, Refusal};
-use crate::step::Step;
+use crate::step::{HugeFault, Step};
 use crate::vm_fault::VmFault;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
@@ -93,15 +93,6 @@ fn is_empty(entries: &Entries, index: usize, order: Order) -> bool {
     entries[first..first + order.pages() as usize].iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
 }
 
-/// What came of trying a leaf of the PMD's order for a fault.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum HugeFault {
-    /// It is mapped.
-    Mapped,
-    /// There is none, and the fault goes on with a table.
-    ByTable,
-}
-
 /// A fault that is being resolved. The VMA is held by its own lock or by the mmap lock.
 pub(crate) struct Resolver<'s, 'p, P: Platform> {
     pub(crate) tables: Tables<'s, P>,
@@ -135,7 +126,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 Found::Nothing if fault.space.is_killed() => return Err(FaultError::Killed.into()),
                 Found::Nothing => match self.fault_huge()? {
                     HugeFault::Mapped => Step::Done,
-                    HugeFault::ByTable => match self.tables.make(self.pin, fault.addr, Level::PTE)? {
+                    way => match self.tables.make(self.pin, fault.addr, Level::PTE)? {
+                        Some(table) if way == HugeFault::Alone => self.resolve_alone(table)?,
                         Some(table) => self.resolve_in_table(table)?,
                         None => Step::LookAgain,
                     },
@@ -147,6 +139,13 @@ impl<P: Platform> Resolver<'_, '_, P> {
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
         }
+    }
+
+    /// Maps the folio of a file that has the page by `table`, which was just made, and nothing around it.
+    fn resolve_alone(&self, table: Pfn) -> Result<Step, Refusal> {
+        let index = P::Paging::index(self.fault.addr, Level::PTE);
+        let of_file = FileFault::of(self.tables, self.pin, &self.fault);
+        of_file.map_or(Ok(Step::LookAgain), |of_file| of_file.resolve_alone((table, index)))
     }
 
     /// Makes the access possible through `table`. [`Step::LookAgain`] where it is dead: there is another, or
@@ -396,6 +395,12 @@ impl<P: Platform> Resolver<'_, '_, P> {
             if fault.access == Access::Execute && !fault.vma.flags.contains(VmFlags::EXEC) {
                 return Err(FaultError::AccessDenied.into());
             }
+            if fault.is_write()
+                && fault.vma.notices_writes()
+                && let Some(of_file) = FileFault::of(tables, pin, fault)
+            {
+                return of_file.notice_write(&locked, slot.index, leaf).map(|()| Step::Done);
+            }
             let zero = leaf.flags.contains(LeafFlags::SPECIAL);
             let own = !fault.is_write() || !zero && self.is_own_huge(leaf);
             if own {
@@ -424,6 +429,10 @@ impl<P: Platform> Resolver<'_, '_, P> {
     /// allows it and memory is available, and the program was not killed.
     fn fault_huge(&self) -> Result<HugeFault, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
+        if fault.vma.backing.is_opened() {
+            return FileFault::of(tables, pin, fault)
+                .map_or(Ok(HugeFault::ByTable), |of_file| of_file.resolve_huge());
+        }
         let Some(order) = Tables::<P>::huge_order().filter(|&order| fault.orders().contains(order)) else {
             return Ok(HugeFault::ByTable);
         };

@@ -152,7 +152,7 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
                     if let Some(wrong) = self.wrong_with(file, stored, head, tags) {
                         entries.get_or_insert(wrong);
                     }
-                    if stored.range().end() > size.div_ceil(PAGE_SIZE) {
+                    if stored.start.get() >= size.div_ceil(PAGE_SIZE) {
                         entries
                             .get_or_insert(FileViolation::PastEnd { file: number, page: stored.start.get() });
                     }

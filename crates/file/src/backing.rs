@@ -6,7 +6,7 @@
 //! frames stay.
 
 use core::ops::Range;
-use quire_arch::{PfnRange, Platform};
+use quire_arch::{Order, PfnRange, Platform};
 use quire_swap::{DeviceMemory, Direction, Submitted};
 
 /// The name of a request. Each has one of its own, whatever machine it is of, so one that was kept from an
@@ -90,8 +90,12 @@ impl FileError {
 pub struct IoLimits {
     /// Pages of a request, at least 1 and at most [`MOST_PAGES`](Self::MOST_PAGES).
     pub pages: u32,
-    /// Ranges of frames of a request, at least 1.
+    /// Ranges of frames of a request, at least 1 and at most [`MOST_SEGMENTS`](Self::MOST_SEGMENTS).
     pub segments: u32,
+    /// The largest order of the file's folios. A folio is read or written by one request, so it has no more
+    /// pages than that may have. As in Linux a call that writes makes folios as large as what it writes, and
+    /// a fault in a mapping with MADV_HUGEPAGE reads the largest one; all others have one page.
+    pub largest_order: Order,
     /// Requests of the file that are under way at a time, at least 1 and at most
     /// [`MOST_IN_FLIGHT`](Self::MOST_IN_FLIGHT).
     pub in_flight: u32,
@@ -107,17 +111,29 @@ pub struct IoLimits {
 }
 
 impl IoLimits {
-    /// The most pages of a request.
-    pub const MOST_PAGES: u32 = 32;
+    /// The most pages of a request: one folio of the largest order.
+    pub const MOST_PAGES: u32 = 1 << Order::PMD.get();
+    /// The most ranges of frames of a request.
+    pub const MOST_SEGMENTS: u32 = 32;
+    /// Pages of a request, where a backing does not say otherwise.
+    const USUAL_PAGES: u32 = 32;
     /// The most requests of a file that are under way at a time.
     pub const MOST_IN_FLIGHT: u32 = 8;
+
+    /// The largest order of a folio that one request can transfer.
+    pub(crate) fn folio_order(&self) -> Order {
+        let pages = self.pages.clamp(1, Self::MOST_PAGES);
+        let of_request = Order::new(pages.ilog2() as u8).unwrap_or(Order::ZERO);
+        self.largest_order.min(of_request).min(Order::PMD)
+    }
 }
 
 impl Default for IoLimits {
     fn default() -> Self {
         Self {
-            pages: Self::MOST_PAGES,
-            segments: Self::MOST_PAGES,
+            pages: Self::USUAL_PAGES,
+            segments: Self::MOST_SEGMENTS,
+            largest_order: Order::ZERO,
             in_flight: Self::MOST_IN_FLIGHT,
             stable_writes: false,
             holes: false,
@@ -186,13 +202,13 @@ pub trait FileBacking<P: Platform>: Send + Sync + 'static {
         IoLimits::default()
     }
 
-    /// Space for the bytes of a page that is about to become dirty, or has more written to it: all that it
-    /// has up to its end, where the file may end before. No folio is locked, and no lock of the file is held
-    /// but the embedder's. If a hole is made meanwhile it is asked again.
+    /// Space for the bytes of pages that are about to become dirty, or have more written to them: all of
+    /// them, where the file may end before. A large folio is dirty as a whole. No folio is locked, and no
+    /// lock of the file is held but the embedder's. If a hole is made meanwhile it is asked again.
     ///
     /// # Errors
     ///
-    /// There is none. The page is not written to then.
+    /// There is none. The pages are not written to then.
     fn prepare_write(&self, bytes: Range<u64>) -> Result<(), FileError> {
         let _ = bytes;
         Ok(())

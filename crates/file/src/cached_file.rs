@@ -18,7 +18,7 @@ use crate::store::{FolioStore, LockedStore, Tag};
 use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
-use quire_arch::{LockClass, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
+use quire_arch::{LockClass, Order, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{Frame, FrameFlags, Frames, Kind, OwnerWord};
 use quire_sync::RwSleepLock;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
@@ -125,6 +125,35 @@ impl<P: Platform> CachedFile<P> {
         index.get() << PAGE_SHIFT >= self.size()
     }
 
+    /// Whether it has more pages than those of `range`, so that all of these are wholly in it. As in Linux,
+    /// only then is a folio mapped as a whole, since no entry may be made for a page that is past the end.
+    #[inline]
+    pub fn goes_past(&self, range: IndexRange) -> bool {
+        self.size().div_ceil(PAGE_SIZE) > range.end()
+    }
+
+    /// Whether Linux maps a folio of these pages as one that may be large: on tmpfs also the last one.
+    #[inline]
+    pub fn is_mapped_large(&self, folio: IndexRange) -> bool {
+        self.goes_past(folio) || self.backing().limits().tail_stays
+    }
+
+    /// Whether all of the pages of `range` are in it, at least in part.
+    #[inline]
+    pub fn reaches(&self, range: IndexRange) -> bool {
+        self.size().div_ceil(PAGE_SIZE) >= range.end()
+    }
+
+    /// From where on a file of `size` bytes has zeros once it is larger.
+    pub(crate) fn zeros_from(&self, size: u64) -> u64 {
+        if self.backing().limits().tail_stays { size.next_multiple_of(PAGE_SIZE) } else { size }
+    }
+
+    /// The largest order of its folios.
+    pub fn largest_order(&self) -> Order {
+        self.backing().limits().folio_order()
+    }
+
     /// Its pages.
     pub fn figures(&self, frames: &Frames<P>) -> FileFigures {
         self.with_store(frames, |store| FileFigures {
@@ -190,11 +219,12 @@ impl<P: Platform> CachedFile<P> {
         Some(unsafe { file.as_ref() })
     }
 
-    /// Whether the folio of `frame`, which the caller has locked, is this file's at page `index`.
+    /// Whether the folio of `frame`, which the caller has locked, is this file's and has page `index`.
     #[inline]
     pub fn has(&self, frame: &Frame, index: PageIndex) -> bool {
-        let folio = frame.as_folio();
-        frame.kind() == Kind::File && folio.file() == Some(self.address()) && folio.index() == index.get()
+        let (word, folio) = (frame.word(), frame.as_folio());
+        let nth = index.get().wrapping_sub(folio.index());
+        word.kind() == Kind::File && folio.file() == Some(self.address()) && nth < word.order().pages()
     }
 
     /// Calls `work` with the store's lock held, pinned.
@@ -258,6 +288,7 @@ impl<P: Platform> CachedFile<P> {
             }
         };
         let frame = frames.known(head);
+        let pages = frame.word().order().pages();
         match turn {
             Turn::On => {
                 let before = frame.set_flags(flag);
@@ -265,8 +296,8 @@ impl<P: Platform> CachedFile<P> {
                     return false;
                 }
                 store.set_tag(index, tag);
-                own.fetch_add(1, Ordering::Relaxed);
-                all.fetch_add(1, Ordering::Relaxed);
+                own.fetch_add(pages, Ordering::Relaxed);
+                all.fetch_add(pages, Ordering::Relaxed);
             }
             Turn::Off => {
                 let before = frame.clear_flags(flag);
@@ -274,8 +305,8 @@ impl<P: Platform> CachedFile<P> {
                     return false;
                 }
                 store.clear_tag(index, tag);
-                own.fetch_sub(1, Ordering::Relaxed);
-                all.fetch_sub(1, Ordering::Relaxed);
+                own.fetch_sub(pages, Ordering::Relaxed);
+                all.fetch_sub(pages, Ordering::Relaxed);
             }
         }
         true

@@ -1,7 +1,7 @@
 //! What the files of a machine share, apart from their VMAs.
 
 use crate::slabs::{NodeSlabs, NodesOn};
-use quire_arch::{Pin, Platform};
+use quire_arch::{Order, Pin, Platform};
 use quire_frame::{AllocError, Frames};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -10,7 +10,9 @@ use quire_sync::atomic::raw::{AtomicU64, Ordering};
 pub struct FileTotals {
     /// Pages that are cached (`Cached`).
     pub cached: u64,
-    /// Of these, pages that are to be written back (`Dirty`).
+    /// Of these, pages of folios of the PMD's order (`FileHugePages`).
+    pub huge: u64,
+    /// Of the cached ones, pages that are to be written back (`Dirty`).
     pub dirty: u64,
     /// Of these, pages that are being written back (`Writeback`).
     pub writeback: u64,
@@ -21,7 +23,8 @@ pub struct FileTotals {
 /// What the files of a machine share: the nodes of their stores, and the totals.
 pub(crate) struct FileMemory<P: Platform> {
     nodes: NodeSlabs<P>,
-    pub(crate) cached: AtomicU64,
+    cached: AtomicU64,
+    huge: AtomicU64,
     pub(crate) dirty: AtomicU64,
     pub(crate) writeback: AtomicU64,
     pub(crate) lost_errors: AtomicU64,
@@ -48,6 +51,7 @@ impl<P: Platform> FileMemory<P> {
         Ok(Self {
             nodes: NodeSlabs::new(frames, pin)?,
             cached: AtomicU64::new(0),
+            huge: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             lost_errors: AtomicU64::new(0),
@@ -59,10 +63,27 @@ impl<P: Platform> FileMemory<P> {
         self.nodes.on(frames)
     }
 
+    /// Counts a folio of `order` that has come to a cache.
+    pub(crate) fn count_came(&self, order: Order) {
+        self.cached.fetch_add(order.pages(), Ordering::Relaxed);
+        if order == Order::PMD {
+            self.huge.fetch_add(order.pages(), Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a folio of `order` that has gone.
+    pub(crate) fn count_gone(&self, order: Order) {
+        self.cached.fetch_sub(order.pages(), Ordering::Relaxed);
+        if order == Order::PMD {
+            self.huge.fetch_sub(order.pages(), Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn totals(&self) -> FileTotals {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FileTotals {
             cached: read(&self.cached),
+            huge: read(&self.huge),
             dirty: read(&self.dirty),
             writeback: read(&self.writeback),
             lost_errors: read(&self.lost_errors),

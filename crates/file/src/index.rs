@@ -1,7 +1,8 @@
 //! Numbers of pages in a file, and ranges of them.
 
 use core::fmt;
-use quire_arch::Order;
+use core::ops::Range;
+use quire_arch::{Order, PAGE_SHIFT};
 
 /// The number of a page in its file: the offset of its first byte divided by the page size (Linux's
 /// `pgoff_t`).
@@ -102,6 +103,35 @@ impl IndexRange {
     #[inline]
     pub const fn is_empty(self) -> bool {
         self.start >= self.end
+    }
+
+    /// Whether all pages of `other` are in it.
+    #[inline]
+    pub(crate) const fn covers(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
+
+    /// The smallest range with the pages of both.
+    #[inline]
+    pub(crate) fn with(self, other: Self) -> Self {
+        match (self.is_empty(), other.is_empty()) {
+            (true, _) => other,
+            (_, true) => self,
+            _ => Self::new(self.start.min(other.start), self.end.max(other.end)),
+        }
+    }
+
+    /// Its first byte, and the first one behind it.
+    #[inline]
+    pub(crate) const fn bytes(self) -> Range<u64> {
+        self.start << PAGE_SHIFT..self.end << PAGE_SHIFT
+    }
+
+    /// The pages that are in both.
+    #[inline]
+    pub(crate) const fn intersect(self, other: Self) -> Self {
+        let start = if self.start > other.start { self.start } else { other.start };
+        Self::new(start, if self.end < other.end { self.end } else { other.end })
     }
 
     /// Whether `index` is in it.

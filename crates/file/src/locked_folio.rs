@@ -1,7 +1,9 @@
 //! A folio of a file, locked.
 
+use crate::index::{IndexRange, PageIndex};
 use core::fmt;
-use quire_arch::{Pfn, Platform};
+use core::ops::Range;
+use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FolioGuard, Frame};
 use quire_memcg::Memcgs;
 
@@ -30,6 +32,37 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     #[inline]
     pub fn frame(&self) -> &'m Frame {
         self.memcgs.frames().known(self.head)
+    }
+
+    /// Its order. It stays, as no other thread splits a folio that is locked.
+    #[inline]
+    pub fn order(&self) -> Order {
+        self.frame().word().order()
+    }
+
+    /// The first page of the file that it has.
+    #[inline]
+    pub fn start(&self) -> PageIndex {
+        PageIndex::known(self.frame().as_folio().index())
+    }
+
+    /// The pages of the file that it has.
+    #[inline]
+    pub fn range(&self) -> IndexRange {
+        IndexRange::block(self.start(), self.order())
+    }
+
+    /// The frame of page `index` of the file, which it has.
+    #[inline]
+    pub fn frame_of(&self, index: PageIndex) -> Pfn {
+        let range = self.range();
+        debug_assert!(range.contains(index), "{index:?} is not one of {range:?}");
+        self.head.offset(index.get() - range.start())
+    }
+
+    /// The first byte of the file that it has, and the first one behind it.
+    pub(crate) fn bytes(&self) -> Range<u64> {
+        self.range().bytes()
     }
 
     /// Unlocks it, for a caller with locks under which nothing may be freed. The folio is in the cache, so

@@ -62,6 +62,12 @@ impl Needs {
         if level == Level::NARROW { self.narrow += 1 } else { self.wide += 1 }
     }
 
+    /// Those of so many cuts of folios, each of which is halved until a part begins at a page: the nodes that
+    /// the halves go to, and one for a folio that is the root.
+    pub(crate) const fn of_cuts(cuts: u8) -> Self {
+        Self { wide: 2 * cuts, narrow: 2 * cuts }
+    }
+
     /// One node of each level from `lowest` to `highest` more.
     pub(crate) fn add_levels(&mut self, lowest: Level, highest: Level) {
         let mut level = Some(lowest).filter(|lowest| *lowest <= highest);

@@ -20,7 +20,7 @@ use quire_sync::atomic::raw::Ordering;
 const SITE: FailSite = FailSite::new("file_io");
 
 /// The frames of a request.
-type RunFrames = arrayvec::ArrayVec<PfnRange, { IoLimits::MOST_PAGES as usize }>;
+type RunFrames = arrayvec::ArrayVec<PfnRange, { IoLimits::MOST_SEGMENTS as usize }>;
 
 /// Consecutive pages that have been marked as being written, for one request. Where a backing panics before
 /// it has that, they are treated as those of a request that failed.
@@ -41,33 +41,37 @@ impl<'m, P: Platform> Run<'m, P> {
         Self { transfers, limits, first: 0, frames: RunFrames::new_const(), pages: 0 }
     }
 
-    /// Adds a page. If it does not fit in, what there was before is written.
-    pub(crate) fn add(&mut self, index: PageIndex, head: Pfn) {
-        if self.push(index, head) {
+    /// Adds the folio at `head`, which has these pages. If it does not fit in, what there was before is
+    /// written.
+    pub(crate) fn add(&mut self, pages: IndexRange, head: Pfn) {
+        if self.push(pages, head) {
             return;
         }
         let mut full = core::mem::replace(self, Self::within(self.transfers, self.limits));
-        let fits = self.push(index, head);
-        debug_assert!(fits, "a request has room for no page");
+        let fits = self.push(pages, head);
+        debug_assert!(fits, "a request has no room for a folio of {pages:?}");
         full.write();
     }
 
-    /// Adds a page, unless the request would have more than the limits allow, or a gap.
-    fn push(&mut self, index: PageIndex, head: Pfn) -> bool {
+    /// Adds a folio, unless the request would have more than the limits allow, or a gap.
+    fn push(&mut self, pages: IndexRange, head: Pfn) -> bool {
         if self.pages == 0 {
-            self.first = index.get();
+            self.first = pages.start();
         }
         let most = self.limits.pages.clamp(1, IoLimits::MOST_PAGES);
-        if index.get() != self.first + u64::from(self.pages) || self.pages >= most {
+        // No folio has more pages than a request may have.
+        let with = self.pages + pages.pages() as u32;
+        if pages.start() != self.first + u64::from(self.pages) || with > most {
             return false;
         }
         let segments = self.frames.len();
+        let end = head.offset(pages.pages());
         match self.frames.last_mut() {
-            Some(last) if last.end() == head => *last = PfnRange::new(last.start(), head.offset(1)),
-            _ if segments >= self.limits.segments.clamp(1, most) as usize => return false,
-            _ => self.frames.push(PfnRange::new(head, head.offset(1))),
+            Some(last) if last.end() == head => *last = PfnRange::new(last.start(), end),
+            _ if segments >= self.limits.segments.clamp(1, IoLimits::MOST_SEGMENTS) as usize => return false,
+            _ => self.frames.push(PfnRange::new(head, end)),
         }
-        self.pages += 1;
+        self.pages = with;
         true
     }
 
@@ -122,27 +126,33 @@ impl<'m, P: Platform> Transfers<'m, P> {
         Self { frames, file }
     }
 
-    /// Fills a page with what the file has at `index`, where it does not end before that. May sleep.
+    /// Fills the block of `order` at `head` with what the file has from page `index` on. May sleep.
     ///
     /// # Errors
     ///
-    /// The backing's, or one of the fail plan. The page may have anything then.
+    /// The backing's, or one of the fail plan. The block may have anything then.
     ///
     /// # Safety
     ///
-    /// The page at `head` is one of a folio that the caller has locked, and no other thread looks at its
-    /// contents. If this panics, as a backing may, the page is not used for anything else.
-    pub(crate) unsafe fn read_page(self, index: PageIndex, head: Pfn) -> Result<(), FileError> {
+    /// The block lies in a folio that the caller has locked, and no other thread looks at its contents. If
+    /// this panics, as a backing may, the folio is not used for anything else.
+    pub(crate) unsafe fn read_block(
+        self,
+        index: PageIndex,
+        (head, order): (Pfn, Order),
+    ) -> Result<(), FileError> {
         let platform = self.frames.platform();
         let offset = index.get() << PAGE_SHIFT;
-        let bytes = self.file.size().saturating_sub(offset).min(PAGE_SIZE);
-        // SAFETY: the page is the caller's.
-        unsafe { platform.fill_user(head, Order::ZERO) };
+        let bytes = self.file.size().saturating_sub(offset).min(order.bytes());
+        // SAFETY: the block is the caller's.
+        unsafe { platform.fill_user(head, order) };
         let extent = Extent { first: index.get(), written: 0, bytes };
         let (request, token) = self.begin(extent);
-        let run = [PfnRange::new(head, head.offset(1))];
+        // As many pages as the bytes need.
+        let pages = bytes.div_ceil(PAGE_SIZE).max(1);
+        let run = [PfnRange::new(head, head.offset(pages))];
         let unfetched = Unfetched { transfers: self, request, token };
-        // SAFETY: the page is the caller's, which waits for the end.
+        // SAFETY: the block is the caller's, which waits for the end.
         unsafe {
             self.submit(request, &FileIo { direction: Direction::Read, offset, bytes, frames: &run, token });
         }
@@ -151,10 +161,10 @@ impl<'m, P: Platform> Transfers<'m, P> {
         let valid = outcome?;
         if valid == 0 {
             // SAFETY: as above, and the request has ended.
-            unsafe { platform.zero_user(head, Order::ZERO) };
+            unsafe { platform.zero_user(head, order) };
         } else {
-            // SAFETY: as above; the bytes are those of the page behind the first `valid`.
-            unsafe { zero_bytes(platform, head, valid, PAGE_SIZE) };
+            // SAFETY: as above; the bytes are those of the block behind the first `valid`.
+            unsafe { zero_bytes(platform, head, valid, order.bytes()) };
         }
         Ok(())
     }
@@ -362,14 +372,13 @@ impl<P: Platform> fmt::Debug for Transfers<'_, P> {
     }
 }
 
-/// Fills the bytes of a page from `from` up to `to` with zeros.
+/// Fills the bytes of a folio from `from` up to `to` with zeros.
 ///
 /// # Safety
 ///
-/// The page is in RAM, and a folio's that the caller has locked; `from..to` is within a page. Only programs
-/// that expect the race use these bytes at the same time.
+/// The folio at `head` is in RAM, and locked by the caller; `from..to` is within it. Only programs that
+/// expect the race use these bytes at the same time.
 pub(crate) unsafe fn zero_bytes<P: Platform>(platform: &P, head: Pfn, from: u64, to: u64) {
-    debug_assert!(to <= PAGE_SIZE);
     if from < to {
         // SAFETY: the caller's promise.
         unsafe { platform.direct_map(head).as_ptr().add(from as usize).write_bytes(0, (to - from) as usize) };

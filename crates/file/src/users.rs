@@ -1,7 +1,7 @@
 //! What the cache needs of those who map files.
 
 use crate::file_core::FileCore;
-use crate::index::{IndexRange, PageIndex};
+use crate::index::IndexRange;
 use quire_arch::{Pfn, Platform};
 
 /// How the entries that map a folio were made clean.
@@ -22,9 +22,9 @@ pub trait FileUsers<P: Platform, V> {
     /// hold Invalidate and a folio lock.
     fn unmap(&self, file: &FileCore<P, V>, pages: IndexRange, private_too: bool);
 
-    /// Makes the entries that map the folio at `head`, which is the file's page `index`, clean and read-only
+    /// Makes the entries that map the folio at `head`, which has these pages of the file, clean and read-only
     /// (Linux's `folio_mkclean`). The caller holds the folio lock.
-    fn clean(&self, file: &FileCore<P, V>, head: Pfn, index: PageIndex) -> Cleaned;
+    fn clean(&self, file: &FileCore<P, V>, head: Pfn, pages: IndexRange) -> Cleaned;
 }
 
 /// There is no mapping of any file.
@@ -34,7 +34,7 @@ pub struct NoUsers;
 impl<P: Platform, V> FileUsers<P, V> for NoUsers {
     fn unmap(&self, _file: &FileCore<P, V>, _pages: IndexRange, _private_too: bool) {}
 
-    fn clean(&self, _file: &FileCore<P, V>, _head: Pfn, _index: PageIndex) -> Cleaned {
+    fn clean(&self, _file: &FileCore<P, V>, _head: Pfn, _pages: IndexRange) -> Cleaned {
         Cleaned::All
     }
 }

@@ -1,6 +1,7 @@
 //! Event counters, one set per CPU.
 
 use crate::folio_counters::{FolioCounter, FolioSet};
+use crate::kind::Kind;
 use crate::zone_id::ZoneKind;
 // Counts order nothing, so no model has to see them.
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -335,9 +336,9 @@ impl VmEvents {
         }
     }
 
-    /// Adds `change` to the number of PMD-mapped anonymous folios, on the caller's CPU.
-    pub fn count_pmd_mapped<P: Platform>(&self, pin: &Pin<'_, P>, change: i64) {
-        self.sets.mine(pin).folios.add_pmd_mapped(change);
+    /// Adds `change` to the number of PMD-mapped folios of `kind`, on the caller's CPU.
+    pub fn count_pmd_mapped<P: Platform>(&self, pin: &Pin<'_, P>, kind: Kind, change: i64) {
+        self.sets.mine(pin).folios.add_pmd_mapped(kind, change);
     }
 
     /// The value of `counter` for folios of `order`. As [`sum`](Self::sum).
@@ -347,7 +348,12 @@ impl VmEvents {
 
     /// PMD-mapped anonymous folios (`nr_anon_transparent_hugepages`).
     pub fn pmd_mapped(&self) -> u64 {
-        self.total(|set| set.folios.pmd_mapped())
+        self.total(|set| set.folios.pmd_mapped(Kind::Anonymous))
+    }
+
+    /// PMD-mapped folios of files (`nr_file_pmdmapped`).
+    pub fn file_pmd_mapped(&self) -> u64 {
+        self.total(|set| set.folios.pmd_mapped(Kind::File))
     }
 
     /// The sum over all CPUs. On a busy machine it is not a consistent snapshot, as in Linux.

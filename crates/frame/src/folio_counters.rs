@@ -1,6 +1,7 @@
 //! Counters for each size of large folio, one set per CPU.
 
 // Counts order nothing, so no model has to see them.
+use crate::kind::Kind;
 use core::sync::atomic::{AtomicU64, Ordering};
 use quire_arch::{Order, named_enum};
 
@@ -54,13 +55,14 @@ const ORDERS: usize = Order::PMD.index() + 1 - FIRST;
 #[derive(Debug)]
 pub(crate) struct FolioSet {
     counts: [[AtomicU64; COUNT]; ORDERS],
-    pmd_mapped: AtomicU64,
+    /// Of anonymous memory, and of files.
+    pmd_mapped: [AtomicU64; 2],
 }
 
 impl FolioSet {
     pub(crate) fn new() -> Self {
         let zeros = |_| core::array::from_fn(|_| AtomicU64::new(0));
-        Self { counts: core::array::from_fn(zeros), pmd_mapped: AtomicU64::new(0) }
+        Self { counts: core::array::from_fn(zeros), pmd_mapped: [AtomicU64::new(0), AtomicU64::new(0)] }
     }
 
     /// The counter, or `None` for an order that nothing is counted for.
@@ -79,12 +81,12 @@ impl FolioSet {
         self.place(order, counter).map_or(0, |place| place.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn add_pmd_mapped(&self, change: i64) {
-        add(&self.pmd_mapped, change);
+    pub(crate) fn add_pmd_mapped(&self, kind: Kind, change: i64) {
+        add(&self.pmd_mapped[usize::from(kind == Kind::File)], change);
     }
 
-    pub(crate) fn pmd_mapped(&self) -> u64 {
-        self.pmd_mapped.load(Ordering::Relaxed)
+    pub(crate) fn pmd_mapped(&self, kind: Kind) -> u64 {
+        self.pmd_mapped[usize::from(kind == Kind::File)].load(Ordering::Relaxed)
     }
 }
 
@@ -108,7 +110,8 @@ mod tests {
                 set.add(order, counter, 1);
             }
         }
-        set.add_pmd_mapped(5);
+        set.add_pmd_mapped(Kind::Anonymous, 5);
+        set.add_pmd_mapped(Kind::File, 7);
         for order in Order::ALL {
             for (place, &counter) in FolioCounter::ALL.iter().enumerate() {
                 let counted = (2..=9).contains(&order.get());
@@ -116,6 +119,6 @@ mod tests {
                 assert_eq!(set.read(order, counter), expected, "order {order}, {}", counter.name());
             }
         }
-        assert_eq!(set.pmd_mapped(), 5);
+        assert_eq!((set.pmd_mapped(Kind::Anonymous), set.pmd_mapped(Kind::File)), (5, 7));
     }
 }

@@ -2,9 +2,9 @@
 
 use core::fmt;
 use core::ops::ControlFlow;
-use quire_arch::{Entry, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
-use quire_file::{Cleaned, FileCore, FileUsers, IndexRange, PageIndex};
-use quire_pagetable::{FlushCause, Tables, Unmapper, WalkEntry, WalkStep, Walker, Zap};
+use quire_arch::{Entry, LeafFlags, Level, Pfn, Platform, VirtAddr, VirtRange};
+use quire_file::{Cleaned, FileCore, FileUsers, IndexRange};
+use quire_pagetable::{FlushCause, LockedTable, Tables, Unmapper, WalkEntry, WalkStep, Walker, Zap};
 use quire_vma::{Mapped, Rmap, Vma};
 
 /// Bytes of a mapping that are unmapped under one pin: some page tables.
@@ -57,13 +57,13 @@ impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
         });
     }
 
-    fn clean(&self, file: &FileCore<P, Vma>, head: Pfn, index: PageIndex) -> Cleaned {
+    fn clean(&self, file: &FileCore<P, Vma>, head: Pfn, pages: IndexRange) -> Cleaned {
         let frame = self.0.memory().frames().known(head);
         let mut found = 0;
         if frame.as_folio().maps() > 0 {
             let held = self.0.hold_file(file.mappings());
-            let _ = held.walk(IndexRange::block(index, Order::ZERO), |mapped| -> ControlFlow<()> {
-                found += u32::from(clean_mapped(mapped, head));
+            let _ = held.walk(pages, |mapped| -> ControlFlow<()> {
+                found += clean_mapped(mapped, (head, pages.pages()));
                 ControlFlow::Continue(())
             });
         }
@@ -84,31 +84,56 @@ fn first_mapped<P: Platform>(tables: Tables<'_, P>, range: VirtRange) -> Option<
     first
 }
 
-/// Makes the entry for the page at `head` in one mapping clean and read-only, and returns whether there is
-/// one.
-fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, head: Pfn) -> bool {
+/// Makes the entries for the folio of so many pages at `head` in one mapping clean and read-only, and returns
+/// how many pages of it they map.
+fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, (head, pages): (Pfn, u64)) -> u32 {
     let Mapped { tables, range, .. } = *mapped;
-    let mut found = false;
+    let mut found = 0;
     Walker::new(&tables).walk(range, &mut |place, part| {
-        let WalkEntry::Table(table) = place else { return WalkStep::Next };
         let pin = tables.pin();
-        let locked = tables.lock(&pin, table, Level::PTE);
-        let at = P::Paging::index(part.start(), Level::PTE);
-        let Entry::Leaf(leaf) = locked.get(at) else { return WalkStep::Next };
-        if leaf.pfn != head || leaf.flags.contains(LeafFlags::SPECIAL) {
-            return WalkStep::Next;
-        }
-        found = true;
-        if leaf.flags.intersects(LeafFlags::WRITE | LeafFlags::DIRTY) {
-            // Once it forbids writes no CPU marks it as written. Both before the flush, after which no TLB
-            // has either.
-            locked.write_protect(at);
-            locked.unmark(at, LeafFlags::DIRTY);
-            tables.space().flush(tables.memory().frames(), &pin, part, FlushCause::Protect);
+        let written = LeafFlags::WRITE | LeafFlags::DIRTY;
+        let mut was_written = false;
+        match place {
+            WalkEntry::Table(table) => {
+                let locked = tables.lock(&pin, table, Level::PTE);
+                for (at, _) in Tables::<P>::pages(part) {
+                    if let Entry::Leaf(leaf) = locked.get(at)
+                        && leaf.pfn.0.wrapping_sub(head.0) < pages
+                        && !leaf.flags.contains(LeafFlags::SPECIAL)
+                    {
+                        found += 1;
+                        if leaf.flags.intersects(written) {
+                            was_written = true;
+                            make_clean(&locked, at);
+                        }
+                    }
+                }
+                if was_written {
+                    tables.space().flush(tables.memory().frames(), &pin, part, FlushCause::Protect);
+                }
+            }
+            WalkEntry::Huge(slot) => {
+                let locked = tables.lock_slot(&pin, slot);
+                if let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot).filter(|leaf| leaf.pfn == head) {
+                    found += Tables::<P>::huge_pages();
+                    if leaf.flags.intersects(written) {
+                        make_clean(&locked, slot.index);
+                        let range = tables.slot_range(slot);
+                        tables.space().flush(tables.memory().frames(), &pin, range, FlushCause::Protect);
+                    }
+                }
+            }
         }
         WalkStep::Next
     });
     found
+}
+
+/// Once a leaf forbids writes no CPU marks it as written. Both before the flush, after which no TLB has
+/// either.
+fn make_clean<P: Platform>(locked: &LockedTable<'_, P>, at: usize) {
+    locked.write_protect(at);
+    locked.unmark(at, LeafFlags::DIRTY);
 }
 
 impl<P: Platform> fmt::Debug for FileMappers<'_, P> {

@@ -180,6 +180,11 @@ impl<P: Platform> Forker<'_, P> {
     ) -> Result<WalkStep, AllocError> {
         let pin = self.parent.pin();
         let range = self.parent.slot_range(slot);
+        let leaf = Tables::<P>::huge_leaf(&self.parent.lock_slot(&pin, slot), slot);
+        if leaf.is_some_and(|leaf| self.parent.maps_cached(leaf)) {
+            // As in Linux: the child finds it in the cache.
+            return Ok(WalkStep::Next);
+        }
         let Some((target, deposit)) = HugeLeaves::new(self.child).place_huge(&pin, range.start())? else {
             return Ok(WalkStep::Next);
         };

@@ -271,8 +271,9 @@ impl<P: Platform> Mover<'_, P> {
         gather: &mut Gather<'_, P>,
     ) {
         let leaf = Tables::<P>::huge_leaf(&self.tables.lock_slot(pin, slot), slot);
-        if !leaf.is_some_and(|leaf| leaf.flags.contains(LeafFlags::READ)) {
-            // No TLB has it: it becomes a table without a flush.
+        let is_usable = |leaf: Leaf| leaf.flags.contains(LeafFlags::READ) && !self.tables.maps_cached(leaf);
+        if !leaf.is_some_and(is_usable) {
+            // No TLB has it: it becomes a table without a flush. One of a file's cache goes.
             HugeLeaves::new(self.tables).split_huge(slot);
             if let Some(table) = self.tables.find(part.start()) {
                 self.relocate_pages(pin, table, part, to, gather);

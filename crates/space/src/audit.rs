@@ -14,7 +14,7 @@ use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_file::{OpenFile, PageIndex};
-use quire_frame::{Frame, FrameFlags, Kind};
+use quire_frame::{Folio, FrameFlags, Kind};
 use quire_pagetable::{Residency, Tables};
 use quire_swap::SlotId;
 use quire_vma::Mappings;
@@ -176,7 +176,7 @@ fn audit_rmap<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
 
 /// Compares every frame's counts with the walk of all tables.
 fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Report<'_>) {
-    let (mut whole_maps, mut mapped_whole) = (0, 0);
+    let (mut whole_maps, mut mapped_whole) = (0, [0; 2]);
     let huge_zero = spaces.thp().huge_zero_page();
     spaces.frames().audit().for_each_frame(|pfn, frame| {
         let kind = frame.kind();
@@ -188,7 +188,7 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
                 let folio = spaces.frames().folio(pfn);
                 let whole = if folio.is_large() { frame.as_folio().whole_maps() } else { 0 };
                 whole_maps += u64::from(whole);
-                mapped_whole += u64::from(whole > 0);
+                mapped_whole[usize::from(kind == Kind::File)] += u64::from(whole > 0);
                 // The swap cache has one, and a device that reads without a waiter.
                 let has = |flag| u32::from(frame.word().flags().contains(flag));
                 let cached = u32::from(folio.is_in_file_cache());
@@ -216,10 +216,12 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
             _ => {}
         }
     });
-    let counted = spaces.frames().events().pmd_mapped();
+    let events = spaces.frames().events();
+    let counted = [events.pmd_mapped(), events.file_pmd_mapped()];
     for (what, expected, found) in [
         ("folios mapped whole, as often as they are", large_leaves, whole_maps),
-        ("folios mapped whole", mapped_whole, counted),
+        ("anonymous folios mapped whole", mapped_whole[0], counted[0]),
+        ("folios of files mapped whole", mapped_whole[1], counted[1]),
     ] {
         if expected != found {
             report(SpaceViolation::Count { space: None, what, expected, found });
@@ -229,14 +231,18 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
 
 /// Whether a mapping that is that of an open file may have the page of `frame` at `addr`: it is the file's
 /// page there, and dirty if what is written goes to it unnoticed.
-fn file_may_map<P: Platform>(vma: &VmaSnapshot, (addr, flags): (VirtAddr, LeafFlags), frame: &Frame) -> bool {
+fn file_may_map<P: Platform>(vma: &VmaSnapshot, (addr, leaf): (VirtAddr, Leaf), folio: Folio<'_>) -> bool {
     // SAFETY: the machine is quiet, so the VMA remains a holder.
     let Some(opening) = (unsafe { vma.backing.opening() }) else { return true };
     // SAFETY: VMAs name openings of this machine's files only.
     let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
+    let frame = folio.frame();
     let is_dirty = frame.word().flags().contains(FrameFlags::DIRTY);
-    let is_noticed = !vma.notices_writes() || !flags.contains(LeafFlags::WRITE) || is_dirty;
-    PageIndex::new(vma.page_offset_at(addr)).is_some_and(|index| file.has(frame, index)) && is_noticed
+    let is_noticed = !vma.notices_writes() || !leaf.flags.contains(LeafFlags::WRITE) || is_dirty;
+    let nth = leaf.pfn.0 - folio.head().0;
+    PageIndex::new(vma.page_offset_at(addr)).is_some_and(|index| {
+        file.has(frame, index) && index.get() - frame.as_folio().index() == nth && !file.ends_before(index)
+    }) && is_noticed
 }
 
 /// A walk over all tables of one space.
@@ -360,12 +366,13 @@ impl<P: Platform> TableAudit<'_, P> {
         }
         if fits && !flags.contains(LeafFlags::SPECIAL) {
             self.pages.add(kind, pages);
-            let frame = frames.folio(pfn).frame();
+            let folio = frames.folio(pfn);
+            let frame = folio.frame();
             frame.audit().fetch_add(pages as u32, Ordering::Relaxed);
             let owner = frame.as_folio().anon_vma();
             let is_its_own = match kind {
                 Kind::Anonymous => vma.is_some_and(|vma| AnonVmaAudit::may_map(vma, owner)),
-                _ => vma.is_some_and(|vma| file_may_map::<P>(&vma.snapshot(), (addr, flags), frame)),
+                _ => vma.is_some_and(|vma| file_may_map::<P>(&vma.snapshot(), (addr, leaf), folio)),
             };
             if !is_its_own {
                 report(SpaceViolation::PageOwner { space, addr, pfn });

@@ -5,15 +5,16 @@
 //! same page, and no thread faults with a folio locked.
 
 use super::PageCache;
-use super::obtain::{Came, Fill, Unfilled};
+use super::obtain::{Came, Fill, Unfilled, Wanted};
 use crate::cached_file::{MAX_FILE_BYTES, Prepared};
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
-use crate::index::PageIndex;
+use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::transfers::zero_bytes;
 use crate::user_copy::{PageBytes, UserCopy};
 use crate::users::{Cleaned, FileUsers};
+use core::ops::Range;
 use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Platform};
 use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
@@ -28,31 +29,46 @@ pub struct Transfer {
     pub stopped: Option<PageError>,
 }
 
-/// A part of a call: bytes of one page.
+/// A part of a call: bytes of one folio.
 #[derive(Clone, Copy)]
 struct Part {
-    index: PageIndex,
-    /// Where in the page.
-    from: u64,
+    /// The first one.
+    at: u64,
     bytes: u64,
 }
 
 impl Part {
-    /// The part that begins at byte `at`, of at most `bytes`.
-    fn new(at: u64, bytes: u64) -> Option<Self> {
-        let (index, from) = (PageIndex::new(at >> PAGE_SHIFT)?, at & (PAGE_SIZE - 1));
-        Some(Self { index, from, bytes: bytes.min(PAGE_SIZE - from) })
+    /// The part that begins at byte `at`, of at most `bytes`, where folios have `largest` at most.
+    fn new(at: u64, bytes: u64, largest: Order) -> Self {
+        Self { at, bytes: bytes.min(largest.bytes() - (at & (largest.bytes() - 1))) }
     }
 
-    /// The first byte of its page.
-    fn page_start(self) -> u64 {
-        self.index.get() << PAGE_SHIFT
+    /// Its first page.
+    fn index(self) -> Option<PageIndex> {
+        PageIndex::new(self.at >> PAGE_SHIFT)
     }
 
-    /// Whether the first `copied` bytes of it are all that its page has, in a file of `size` bytes.
-    fn is_all(self, copied: u64, size: u64) -> bool {
-        let start = self.page_start();
-        size <= start || self.from == 0 && start + copied >= size.min(start + PAGE_SIZE)
+    /// Its pages.
+    fn pages(self) -> IndexRange {
+        IndexRange::new(self.at >> PAGE_SHIFT, (self.at + self.bytes).div_ceil(PAGE_SIZE))
+    }
+
+    /// What of it is in a folio.
+    fn within(self, folio: &Range<u64>) -> Self {
+        Self { bytes: self.bytes.min(folio.end - self.at), ..self }
+    }
+
+    /// The order of a folio that is made for a call which writes it, as Linux has it: one that the call
+    /// fills.
+    fn order(self) -> Order {
+        let pages = (self.bytes >> PAGE_SHIFT).max(1);
+        let aligned = (self.at >> PAGE_SHIFT).trailing_zeros().min(pages.ilog2());
+        Order::new(aligned as u8).unwrap_or(Order::ZERO)
+    }
+
+    /// Whether the first `copied` bytes of it are all that the folio has in a file of `size` bytes.
+    fn is_all(self, copied: u64, folio: &Range<u64>, size: u64) -> bool {
+        size <= folio.start || self.at == folio.start && self.at + copied >= size.min(folio.end)
     }
 }
 
@@ -77,7 +93,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
     }
 
-    /// Reads bytes of one page: none at the end.
+    /// Reads bytes of one folio: none at the end.
     #[cfg_attr(debug_assertions, track_caller)]
     fn read_part(
         self,
@@ -88,12 +104,13 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ) -> Result<u64, PageError> {
         loop {
             let wanted = to.left().min(file.size().saturating_sub(at));
-            let Some(part) = Part::new(at, wanted).filter(|part| part.bytes > 0) else { return Ok(0) };
+            let part = Part::new(at, wanted, file.largest_order());
+            let Some(index) = part.index().filter(|_| part.bytes > 0) else { return Ok(0) };
             let ready = to.fault_in(part.bytes as usize) as u64;
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
-            let folio = match self.page_in(file, part.index, program) {
+            let folio = match self.page_in(file, (index, Order::ZERO), program) {
                 Ok(page) => page.folio,
                 // It was made smaller since.
                 Err(PageError::PastEnd) => return Ok(0),
@@ -101,7 +118,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             };
             // After the folio was locked: what is past the end is not shown.
             let bytes = ready.min(part.bytes).min(file.size().saturating_sub(at));
-            let copied = copy(self.platform(), &folio, Part { bytes, ..part }, to, false);
+            let part = Part { bytes, ..part }.within(&folio.bytes());
+            let copied = copy(self.platform(), &folio, part, to, false);
             drop(folio);
             if copied > 0 {
                 to.advance(copied as usize);
@@ -132,7 +150,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         Transfer { bytes: done, stopped: None }
     }
 
-    /// Writes bytes of one page: at least one.
+    /// Writes bytes of one folio: at least one.
     #[cfg_attr(debug_assertions, track_caller)]
     fn write_part(
         self,
@@ -141,20 +159,29 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         from: &mut dyn UserCopy,
         (program, users): (&Membership, &dyn FileUsers<P, V>),
     ) -> Result<u64, PageError> {
+        let mut folio_pages = IndexRange::default();
         loop {
             let room = MAX_FILE_BYTES.saturating_sub(at);
-            let part = Part::new(at, from.left().min(room)).filter(|part| part.bytes > 0);
-            let part = part.ok_or(PageError::TooLarge)?;
+            let part = Part::new(at, from.left().min(room), file.largest_order());
+            let index = part.index().filter(|_| part.bytes > 0).ok_or(PageError::TooLarge)?;
             let ready = (from.fault_in(part.bytes as usize) as u64).min(part.bytes);
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
             let part = Part { bytes: ready, ..part };
-            let prepared = file.prepare_write(part.index)?;
-            // What the page has besides is read first, unless all of it is written, or the file ends before.
-            let size = file.size();
-            let fill = if part.is_all(part.bytes, size) { Fill::ByCaller } else { Fill::Read };
-            let copied = self.obtain(file, part.index, program, fill, |folio, came| {
+            let order = part.order();
+            // With all that the folio has besides, once there is one: it is dirty as a whole.
+            let prepared = file.prepare_write(part.pages().with(folio_pages))?;
+            // What a page has besides is read first, unless all of it is written, or the file ends before. Of
+            // a larger folio, all but the start of its first page is written.
+            let page = IndexRange::block(index, Order::ZERO).bytes();
+            let in_page = part.bytes.min(page.end - at);
+            let fill = match part.is_all(in_page, &page, file.size()) || order > Order::ZERO {
+                true => Fill::ByCaller,
+                false => Fill::Read,
+            };
+            let copied = self.obtain(file, Wanted { index, order, fill }, program, |folio, came| {
+                folio_pages = folio.range();
                 self.write_folio(file, (folio, came), (part, prepared), (from, users))
             })?;
             if copied > 0 {
@@ -172,53 +199,64 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         (folio, came): (LockedFolio<'m, P>, Came),
         (part, prepared): (Part, Prepared),
         (from, users): (&mut dyn UserCopy, &dyn FileUsers<P, V>),
-    ) -> u64 {
-        let at = part.page_start() + part.from;
-        let new = (came == Came::Empty).then(|| Unfilled::new(self, file, (part.index, &folio)));
-        if !file.is_prepared(prepared) {
-            return 0;
+    ) -> Result<u64, PageError> {
+        let bytes = folio.bytes();
+        let part = part.within(&bytes);
+        let mut new = (came == Came::Empty).then(|| Unfilled::new(self, file, &folio));
+        if !file.is_prepared(prepared, folio.range()) {
+            return Ok(0);
         }
         self.wait_stable(file, &folio);
         let size = file.size();
-        let zeroes = !file.backing().limits().tail_stays;
-        if zeroes && came != Came::Empty && at > size && size > part.page_start() {
+        let past_end = file.zeros_from(size);
+        if came != Came::Empty && part.at > past_end && size > bytes.start {
             // Between the end of the file and the bytes there may be what a program wrote by a mapping.
-            if self.clean(file, &folio, part.index, users) == Cleaned::InTransit {
-                return 0;
+            if self.clean(file, &folio, users) == Cleaned::InTransit {
+                return Ok(0);
             }
-            // SAFETY: the folio is locked, and the bytes are in its page.
-            unsafe { zero_bytes(self.platform(), folio.head(), size - part.page_start(), part.from) };
+            self.zero_in(&folio, &(past_end..part.at));
+        }
+        let is_large = folio.order() > Order::ZERO;
+        let is_partly_old = came == Came::Empty && !part.is_all(part.bytes, &bytes, size);
+        if let Some(new) = new.as_mut().filter(|_| is_partly_old) {
+            // The page where the bytes begin: behind that they fill a large folio.
+            new.read(Order::ZERO)?;
         }
         let copied = copy(self.platform(), &folio, part, from, true);
-        let is_good = came != Came::Empty || part.is_all(copied, size);
-        if copied == 0 && came == Came::Empty || !is_good {
+        let is_good = match came {
+            Came::Empty if is_large => part.at + copied == bytes.end,
+            Came::Empty => is_partly_old || copied > 0 && part.is_all(copied, &bytes, size),
+            Came::Before | Came::Read => true,
+        };
+        if !is_good {
             // It was not read, and has bytes that are not the file's. It leaves the cache, and is read the
             // next time.
-            return 0;
+            return Ok(0);
         }
-        if new.is_some() {
-            // SAFETY: the folio is locked and new, and the bytes are in its page.
+        if new.is_some() && !is_partly_old {
+            let (start, end) = (part.at - bytes.start, part.at + copied - bytes.start);
+            // SAFETY: the folio is locked and new, and the bytes are in it.
             unsafe {
-                zero_bytes(self.platform(), folio.head(), 0, part.from);
-                zero_bytes(self.platform(), folio.head(), part.from + copied, PAGE_SIZE);
+                zero_bytes(self.platform(), folio.head(), 0, start);
+                zero_bytes(self.platform(), folio.head(), end, bytes.end - bytes.start);
             }
         }
         new.into_iter().for_each(Unfilled::filled);
         if copied > 0 {
             file.mark_dirty(self.frames(), folio.head());
         }
-        let end = at + copied;
+        let end = part.at + copied;
         if end <= size {
-            return copied;
+            return Ok(copied);
         }
-        if size > part.page_start() {
-            // The end was in this page, which is locked, or at its start.
+        if size > bytes.start {
+            // The end was in this folio, which is locked, or at its start.
             file.size.fetch_max(end, Ordering::Release);
         } else {
             drop(folio);
             self.extend(file, end, users);
         }
-        copied
+        Ok(copied)
     }
 }
 
@@ -230,17 +268,17 @@ fn copy<P: Platform>(
     user: &mut dyn UserCopy,
     to_file: bool,
 ) -> u64 {
+    let start = part.at - folio.bytes().start;
     if to_file {
-        // SAFETY: the page is locked. Where a machine has no bytes this says that it is not zeros any more.
-        unsafe { platform.fill_user(folio.head(), Order::ZERO) };
+        for nth in start >> PAGE_SHIFT..(start + part.bytes).div_ceil(PAGE_SIZE) {
+            // SAFETY: the folio is locked. Where a machine has no bytes this says that the page is not zeros
+            // any more.
+            unsafe { platform.fill_user(folio.head().offset(nth), Order::ZERO) };
+        }
     }
-    // SAFETY: the bytes are in the page, which stays while the folio is locked; no reference leads there.
+    // SAFETY: the bytes are in the folio, which stays while it is locked; no reference leads there.
     let page = unsafe {
-        PageBytes::new(
-            platform.direct_map(folio.head()).add(part.from as usize),
-            part.bytes as usize,
-            to_file,
-        )
+        PageBytes::new(platform.direct_map(folio.head()).add(start as usize), part.bytes as usize, to_file)
     };
     (user.copy(page) as u64).min(part.bytes)
 }

@@ -9,17 +9,17 @@ use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::store::{Filter, Tag};
 use arrayvec::ArrayVec;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Pfn, Platform};
 use quire_frame::{FrameFlags, OwnerWord};
 use quire_memcg::Memcgs;
-use quire_sync::atomic::raw::Ordering;
 
 /// Folios that are looked up under one hold of a store's lock.
 const AT_ONCE: usize = 16;
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// Calls `visit` with each folio of these pages that passes the filter, in order, and the page where it
-    /// is. The reference that it comes with is the visit's to drop.
+    /// begins, which may be before them. The reference that it comes with is the visit's to drop; while
+    /// there is one the folio is not split.
     pub(super) fn for_each_folio(
         self,
         file: &CachedFile<P>,
@@ -102,8 +102,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     }
 
     /// Takes a locked folio, which is not being written, out of the cache. What it has is lost.
-    pub(super) fn remove(self, file: &CachedFile<P>, index: PageIndex, folio: &LockedFolio<'m, P>) {
-        let head = folio.head();
+    pub(super) fn remove(self, file: &CachedFile<P>, folio: &LockedFolio<'m, P>) {
+        let (head, index) = (folio.head(), folio.start());
         debug_assert!(
             !folio.frame().word().flags().contains(FrameFlags::WRITEBACK),
             "{head:?} is being written"
@@ -114,7 +114,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         });
         debug_assert!(removed.is_some_and(|stored| stored.entry == Entry::Folio(head)));
         folio.frame().as_folio().set_owner(OwnerWord::NONE);
-        file.memory().cached.fetch_sub(Order::ZERO.pages(), Ordering::Relaxed);
+        file.memory().count_gone(folio.order());
         // The cache's reference; the caller's is still there.
         let last = folio.frame().put(1);
         debug_assert!(!last, "{head:?} had no reference of the cache");

@@ -1,11 +1,13 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `obtain`, `writeback`, `truncate`, `calls`, `close`, `handle`.
+//! Lowest first: `find`, `obtain`, `writeback`, `truncate`, `cut`, `hole`, `calls`, `close`, `handle`.
 
 mod calls;
 mod close;
+mod cut;
 mod find;
 mod handle;
+mod hole;
 mod obtain;
 mod truncate;
 mod writeback;

@@ -1,22 +1,23 @@
 //! Bringing pages into the cache.
 
 use super::PageCache;
+use super::find::after;
+use crate::backing::FileError;
 use crate::cached_file::CachedFile;
 use crate::entry::{Entry, Stored};
 use crate::error::PageError;
 use crate::file_core::Mapping;
-use crate::index::PageIndex;
+use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::slabs::NodesOn;
 use crate::source::{Needs, Reserve};
-use crate::store::InsertError;
+use crate::store::{Filter, InsertError};
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, FolioGuard, FrameFlags, Kind, Migratetype, OwnerWord};
 use quire_memcg::{Membership, Memcgs};
-use quire_sync::atomic::raw::Ordering;
 
-/// The site of the cache's pages in fail plans.
+/// The site of the cache's folios in fail plans.
 const SITE: FailSite = FailSite::new("file");
 
 /// What was brought in.
@@ -54,25 +55,35 @@ pub(super) enum Came {
     Empty,
 }
 
+/// A page that is to be in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) index: PageIndex,
+    /// The largest order of a folio that is made for it.
+    pub(super) order: Order,
+    pub(super) fill: Fill,
+}
+
 /// A step on the way to a page, made with Invalidate held.
 enum Step<'m, P: Platform> {
     There(LockedFolio<'m, P>, Came),
-    /// A page is needed first.
-    NeedsPage,
+    /// A folio is needed first, of this order at most.
+    NeedsFolio(Order),
     /// Nodes are needed first.
     NeedsNodes(Needs),
     /// Another thread was faster.
     Again,
 }
 
-/// A page that is in no cache yet, charged. It is freed when this is dropped.
-struct NewPage<'m, P: Platform> {
+/// A folio that is in no cache yet, charged. It is freed when this is dropped.
+struct NewFolio<'m, P: Platform> {
     memcgs: &'m Memcgs<P>,
     head: Pfn,
+    order: Order,
 }
 
-impl<P: Platform> NewPage<'_, P> {
-    /// The page with its reference.
+impl<P: Platform> NewFolio<'_, P> {
+    /// The folio with its reference.
     fn into_head(self) -> Pfn {
         let head = self.head;
         core::mem::forget(self);
@@ -80,20 +91,19 @@ impl<P: Platform> NewPage<'_, P> {
     }
 }
 
-impl<P: Platform> Drop for NewPage<'_, P> {
+impl<P: Platform> Drop for NewFolio<'_, P> {
     fn drop(&mut self) {
         let pin = self.memcgs.frames().platform().pin();
-        self.memcgs.folios().release_unused(&pin, self.head, Order::ZERO);
+        self.memcgs.folios().release_unused(&pin, self.head, self.order);
     }
 }
 
-/// A locked page that was just put into the cache, whose contents are not good yet. When this is dropped the
-/// page leaves the cache, and if it was to be read all that wait for its lock get an error: also where a
+/// A locked folio that was just put into the cache, whose contents are not good yet. When this is dropped the
+/// folio leaves the cache, and if it was to be read all that wait for its lock get an error: also where a
 /// backing, or the program's side of a call, panics.
 pub(super) struct Unfilled<'c, 'm, P: Platform, V: Mapping> {
     cache: PageCache<'m, P, V>,
     file: &'c CachedFile<P>,
-    index: PageIndex,
     folio: &'c LockedFolio<'m, P>,
     is_good: bool,
     /// Whether the backing may be writing to it.
@@ -104,9 +114,24 @@ impl<'c, 'm, P: Platform, V: Mapping> Unfilled<'c, 'm, P, V> {
     pub(super) const fn new(
         cache: PageCache<'m, P, V>,
         file: &'c CachedFile<P>,
-        (index, folio): (PageIndex, &'c LockedFolio<'m, P>),
+        folio: &'c LockedFolio<'m, P>,
     ) -> Self {
-        Self { cache, file, index, folio, is_good: false, in_transfer: false }
+        Self { cache, file, folio, is_good: false, in_transfer: false }
+    }
+
+    /// Reads the first pages of it, a block of `order`.
+    ///
+    /// # Errors
+    ///
+    /// The backing's.
+    pub(super) fn read(&mut self, order: Order) -> Result<(), FileError> {
+        debug_assert!(order <= self.folio.order());
+        self.in_transfer = true;
+        let transfers = self.cache.transfers(self.file);
+        // SAFETY: the folio is new and locked, and is never freed if this panics.
+        let read = unsafe { transfers.read_block(self.folio.start(), (self.folio.head(), order)) };
+        self.in_transfer = false;
+        read
     }
 
     /// Its contents are good.
@@ -125,9 +150,9 @@ impl<P: Platform, V: Mapping> Drop for Unfilled<'_, '_, P, V> {
         if frame.word().flags().contains(FrameFlags::READING) {
             frame.change_flags(FrameFlags::READ_FAILED, FrameFlags::READING);
         }
-        self.cache.remove(self.file, self.index, self.folio);
+        self.cache.remove(self.file, self.folio);
         if self.in_transfer {
-            // The backing has panicked, and nothing says that it is done with the frame, which is never
+            // The backing has panicked, and nothing says that it is done with the frames, which are never
             // freed.
             frame.get(1);
         }
@@ -135,7 +160,8 @@ impl<P: Platform, V: Mapping> Drop for Unfilled<'_, '_, P, V> {
 }
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// The folio of page `index`, read if it is not cached. Nothing is held; may sleep. `program` pays.
+    /// The folio that has page `index`, read if it is not cached: in a folio of `order` at most, of those
+    /// that the file may have, and does not end in. Nothing is held; may sleep. `program` pays.
     ///
     /// # Errors
     ///
@@ -145,7 +171,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     pub fn page_in(
         self,
         file: &CachedFile<P>,
-        index: PageIndex,
+        (index, order): (PageIndex, Order),
         program: &Membership,
     ) -> Result<PagedIn<'m, P>, PageError> {
         if let Some(folio) = self.lock_cached(file, index)? {
@@ -155,95 +181,149 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             }
             return Ok(PagedIn { folio, was_read: false });
         }
-        self.obtain(file, index, program, Fill::Read, |folio, came| PagedIn {
-            folio,
-            was_read: came == Came::Read,
+        let order = order.min(file.largest_order());
+        self.obtain(file, Wanted { index, order, fill: Fill::Read }, program, |folio, came| {
+            Ok(PagedIn { folio, was_read: came == Came::Read })
         })
     }
 
-    /// As [`page_in`](Self::page_in), for a program that is about to write to the page by a mapping: it is
-    /// marked dirty.
+    /// As [`page_in`](Self::page_in), for a program that is about to write to the page by a mapping: its
+    /// folio is marked dirty.
     ///
     /// # Errors
     ///
-    /// Also what the backing says to the page becoming dirty.
+    /// Also what the backing says to the folio becoming dirty.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn page_in_to_write(
         self,
         file: &CachedFile<P>,
-        index: PageIndex,
+        wanted: (PageIndex, Order),
         program: &Membership,
     ) -> Result<PagedIn<'m, P>, PageError> {
-        let mut was_read = false;
+        let (mut was_read, mut last) = (false, IndexRange::block(wanted.0, Order::ZERO));
         loop {
-            if file.ends_before(index) {
+            if file.ends_before(wanted.0) {
                 return Err(PageError::PastEnd);
             }
-            let prepared = file.prepare_write(index)?;
-            let paged_in = self.page_in(file, index, program)?;
+            let prepared = file.prepare_write(last)?;
+            let paged_in = self.page_in(file, wanted, program)?;
             was_read |= paged_in.was_read;
             self.wait_stable(file, &paged_in.folio);
-            if file.is_prepared(prepared) {
+            last = paged_in.folio.range();
+            if file.is_prepared(prepared, last) {
                 file.mark_dirty(self.frames(), paged_in.folio.head());
                 return Ok(PagedIn { was_read, ..paged_in });
             }
         }
     }
 
-    /// Calls `work` with the folio of page `index`, while Invalidate is held shared.
+    /// Calls `work` with the folio that has a page, while Invalidate is held shared.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn obtain<R>(
         self,
         file: &CachedFile<P>,
-        index: PageIndex,
+        wanted: Wanted,
         program: &Membership,
-        fill: Fill,
-        work: impl FnOnce(LockedFolio<'m, P>, Came) -> R,
+        work: impl FnOnce(LockedFolio<'m, P>, Came) -> Result<R, PageError>,
     ) -> Result<R, PageError> {
         let nodes = file.memory().nodes(self.frames());
         // SAFETY: the stores of a machine's files are locked with its nodes.
         let mut reserve = unsafe { Reserve::new(&nodes) };
-        let mut page = None;
+        let mut new = None;
         loop {
+            enum Missing {
+                Folio(Order),
+                Nodes(Needs),
+            }
             // Memory comes from here, where nothing is held.
-            let needs = {
+            let missing = {
                 let _shared = file.invalidate.read(self.platform());
-                match self.step(file, index, fill, (&mut page, &nodes, &mut reserve))? {
-                    Step::There(folio, came) => return Ok(work(folio, came)),
-                    Step::NeedsPage => None,
-                    Step::NeedsNodes(needs) => Some(needs),
+                match self.step(file, wanted, (&mut new, &nodes, &mut reserve))? {
+                    Step::There(folio, came) => return work(folio, came),
+                    Step::NeedsFolio(order) => Missing::Folio(order),
+                    Step::NeedsNodes(needs) => Missing::Nodes(needs),
                     Step::Again => continue,
                 }
             };
-            match needs {
-                None => page = Some(self.allocate_page(program)?),
-                Some(needs) => reserve.fill(needs)?,
+            match missing {
+                Missing::Folio(order) => {
+                    // Before: one is freed with nothing held, too.
+                    drop(new.take());
+                    new = Some(self.allocate_folio(order, program)?);
+                }
+                Missing::Nodes(needs) => reserve.fill(needs)?,
             }
         }
     }
 
-    /// A page for a file, charged.
+    /// A folio for a file, charged: of `order`, or as large a one as there is memory for without an effort.
     #[cfg_attr(debug_assertions, track_caller)]
-    fn allocate_page(self, program: &Membership) -> Result<NewPage<'m, P>, PageError> {
-        let request = AllocRequest::new(Order::ZERO, SITE).movability(Migratetype::Movable).kind(Kind::File);
+    fn allocate_folio(self, order: Order, program: &Membership) -> Result<NewFolio<'m, P>, PageError> {
+        let mut order = order;
+        loop {
+            let request = AllocRequest::new(order, SITE).movability(Migratetype::Movable).kind(Kind::File);
+            let smaller = order.smaller();
+            let request = if smaller.is_some() { request.without_drain() } else { request };
+            match (self.allocate_charged(request, order, program), smaller) {
+                (Ok(head), _) => return Ok(NewFolio { memcgs: self.memcgs, head, order }),
+                (Err(_), Some(smaller)) => order = smaller,
+                (Err(error), None) => return Err(error),
+            }
+        }
+    }
+
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn allocate_charged(
+        self,
+        request: AllocRequest,
+        order: Order,
+        program: &Membership,
+    ) -> Result<Pfn, PageError> {
         let pin = self.platform().pin();
         let head = self.frames().allocate(&pin, request)?;
         self.frames().known(head).as_folio().set_owner(OwnerWord::NONE);
-        self.memcgs.programs().charge_new(&pin, program, head, Order::ZERO)?;
-        Ok(NewPage { memcgs: self.memcgs, head })
+        self.memcgs.programs().charge_new(&pin, program, head, order)?;
+        Ok(head)
+    }
+
+    /// The largest order of a folio that may be made for a page: nothing is cached of what it would have
+    /// besides, and the file does not end in it if it is to be read. A snapshot.
+    fn free_order(self, file: &CachedFile<P>, wanted: Wanted) -> Order {
+        let mut order = wanted.order;
+        while let Some(smaller) = order.smaller() {
+            let block = IndexRange::block(wanted.index.block_start(order), order);
+            let fits = wanted.fill == Fill::ByCaller || file.reaches(block);
+            let is_free = || {
+                file.with_store(self.frames(), |store| {
+                    let mut rest = block;
+                    while let Some(stored) = store.next(rest, Filter::All) {
+                        if !stored.entry.is_shadow() {
+                            return false;
+                        }
+                        rest = after(&stored, block);
+                    }
+                    true
+                })
+            };
+            if fits && is_free() {
+                break;
+            }
+            order = smaller;
+        }
+        order
     }
 
     fn step<'n>(
         self,
         file: &CachedFile<P>,
-        index: PageIndex,
-        fill: Fill,
-        (page, nodes, reserve): (
-            &mut Option<NewPage<'m, P>>,
+        wanted: Wanted,
+        (slot, nodes, reserve): (
+            &mut Option<NewFolio<'m, P>>,
             &NodesOn<'n, P>,
             &mut Reserve<'_, NodesOn<'n, P>>,
         ),
     ) -> Result<Step<'m, P>, PageError> {
+        let Wanted { index, fill, .. } = wanted;
         if fill == Fill::Read && file.ends_before(index) {
             return Err(PageError::PastEnd);
         }
@@ -253,19 +333,25 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             Err(error) if fill == Fill::Read => return Err(error.into()),
             Ok(None) | Err(_) => {}
         }
-        let Some(new) = page.take() else { return Ok(Step::NeedsPage) };
-        let head = new.head;
+        let largest = self.free_order(file, wanted);
+        let Some(new) = slot.take() else { return Ok(Step::NeedsFolio(largest)) };
+        if new.order > largest {
+            *slot = Some(new);
+            return Ok(Step::NeedsFolio(largest));
+        }
+        let (head, start) = (new.head, index.block_start(new.order));
         let Some(guard) = self.frames().folios().try_lock_folio(head) else {
             // A thread that looked for what the frame was before has locked it for a moment.
-            *page = Some(new);
+            *slot = Some(new);
             P::relax(0);
             return Ok(Step::Again);
         };
-        match self.insert(file, (index, head), fill, (nodes, reserve)) {
-            Ok(()) => self.fill(file, (index, new.into_head()), fill, guard),
+        let stored = Stored { start, order: new.order, entry: Entry::Folio(head) };
+        match self.insert(file, (stored, head), fill, (nodes, reserve)) {
+            Ok(()) => self.fill(file, new.into_head(), fill, guard),
             Err(refusal) => {
                 drop(guard);
-                *page = Some(new);
+                *slot = Some(new);
                 match refusal {
                     InsertError::NeedsNodes(needs) => Ok(Step::NeedsNodes(needs)),
                     InsertError::Occupied(_) => Ok(Step::Again),
@@ -278,11 +364,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
     }
 
-    /// Puts a new page, whose lock the caller has, into the cache, or changes nothing.
+    /// Puts a new folio, whose lock the caller has, into the cache, or changes nothing.
     fn insert<'n>(
         self,
         file: &CachedFile<P>,
-        (index, head): (PageIndex, Pfn),
+        (stored, head): (Stored, Pfn),
         fill: Fill,
         (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'_, NodesOn<'n, P>>),
     ) -> Result<(), InsertError> {
@@ -294,15 +380,14 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             marks |= FrameFlags::READING;
         }
         frame.set_flags(marks);
-        frame.as_folio().set_index(index.get());
+        frame.as_folio().set_index(stored.start.get());
         frame.as_folio().set_owner(file.owner_word());
         let got = frame.get(1);
-        debug_assert!(got, "a new page has one reference");
-        let stored = Stored { start: index, order: Order::ZERO, entry: Entry::Folio(head) };
+        debug_assert!(got, "a new folio has one reference");
         let inserted = file.with_store_on(nodes, self.frames(), |store| store.insert(stored, reserve));
         match inserted {
             Ok(_shadow) => {
-                file.memory().cached.fetch_add(Order::ZERO.pages(), Ordering::Relaxed);
+                file.memory().count_came(stored.order);
                 Ok(())
             }
             Err(refusal) => {
@@ -314,11 +399,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
     }
 
-    /// Gives a page that was just put into the cache its contents.
+    /// Gives a folio that was just put into the cache its contents.
     fn fill(
         self,
         file: &CachedFile<P>,
-        (index, head): (PageIndex, Pfn),
+        head: Pfn,
         fill: Fill,
         guard: FolioGuard<'m, P>,
     ) -> Result<Step<'m, P>, PageError> {
@@ -326,12 +411,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if fill == Fill::ByCaller {
             return Ok(Step::There(folio, Came::Empty));
         }
-        let mut new = Unfilled::new(self, file, (index, &folio));
-        new.in_transfer = true;
-        // SAFETY: the page is new and locked, and is never freed if this panics.
-        let read = unsafe { self.transfers(file).read_page(index, head) };
-        new.in_transfer = false;
-        read?;
+        let mut new = Unfilled::new(self, file, &folio);
+        new.read(folio.order())?;
         new.filled();
         Ok(Step::There(folio, Came::Read))
     }

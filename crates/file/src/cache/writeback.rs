@@ -162,7 +162,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if flags.contains(FrameFlags::WRITEBACK) || is_pinned && !waits {
             return in_use;
         }
-        if self.clean(file, &folio, index, users) == Cleaned::InTransit {
+        if self.clean(file, &folio, users) == Cleaned::InTransit {
             return in_use;
         }
         file.with_store(self.frames(), |store| {
@@ -174,8 +174,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             file.turn(self.frames(), store, at, Tag::ToWrite, Turn::Off);
             file.turn(self.frames(), store, at, Tag::Writeback, Turn::On);
         });
+        let pages = folio.range();
         drop(folio);
-        run.add(index, head);
+        run.add(pages, head);
         Left::Done
     }
 
@@ -184,14 +185,13 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         self,
         file: &FileCore<P, V>,
         folio: &LockedFolio<'m, P>,
-        index: PageIndex,
         users: &dyn FileUsers<P, V>,
     ) -> Cleaned {
         // No other thread maps it while it is locked.
         if folio.frame().as_folio().maps() == 0 {
             return Cleaned::All;
         }
-        users.clean(file, folio.head(), index)
+        users.clean(file, folio.head(), folio.range())
     }
 
     /// Sleeps until the contents of a locked folio may change, for one that is about to be written by a call

@@ -5,7 +5,7 @@ use crate::entry::Entry;
 use crate::index::PageIndex;
 use crate::locked_folio::LockedFolio;
 use core::fmt;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Pfn, Platform};
 use quire_frame::{FrameChain, FrameFlags};
 use quire_memcg::Memcgs;
 
@@ -74,7 +74,11 @@ impl<P: Platform> CachedFile<P> {
         index: PageIndex,
         freed: &mut FrameChain,
     ) -> Option<LockedFolio<'m, P>> {
-        let release = &mut |head| _ = memcgs.folios().put_folio(freed, head, Order::ZERO);
+        let release = &mut |head| {
+            // The reference keeps the folio from being split.
+            let order = memcgs.frames().known(head).word().order();
+            memcgs.folios().put_folio(freed, head, order);
+        };
         let head = self.get_or(memcgs, index, release)?;
         let Some(guard) = memcgs.frames().folios().try_lock_folio(head) else {
             release(head);

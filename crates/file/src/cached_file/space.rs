@@ -6,38 +6,42 @@
 
 use super::CachedFile;
 use crate::backing::FileError;
-use crate::index::PageIndex;
-use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
+use crate::index::IndexRange;
+use quire_arch::Platform;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
-/// Space for a page was asked for when this was the count of the file's cuts.
+/// Space for pages that was asked for.
 #[derive(Clone, Copy)]
 #[must_use = "the space may have been freed since"]
-pub(crate) struct Prepared(u64);
+pub(crate) struct Prepared {
+    /// The count of the file's cuts before.
+    cuts: u64,
+    pages: IndexRange,
+}
 
 /// What is stored of a file is being freed.
 #[must_use = "it ends when this is dropped"]
 pub(crate) struct Cut<'f>(&'f AtomicU64);
 
 impl<P: Platform> CachedFile<P> {
-    /// Asks the backing for space for a page that is about to be written to, by a call or through a mapping.
-    /// For all of it: a dirty page may be written to anywhere. No folio is locked, and no lock of the file is
-    /// held but the embedder's.
+    /// Asks the backing for space for pages that are about to be written to, by a call or through a mapping.
+    /// For all of each: a dirty page may be written to anywhere. No folio is locked, and no lock of the file
+    /// is held but the embedder's.
     ///
     /// # Errors
     ///
-    /// There is none: the page must not be written to.
-    pub(crate) fn prepare_write(&self, index: PageIndex) -> Result<Prepared, FileError> {
-        let prepared = Prepared(self.cuts.load(Ordering::Acquire));
-        let start = index.get() << PAGE_SHIFT;
-        self.backing().prepare_write(start..start + PAGE_SIZE)?;
+    /// There is none: the pages must not be written to.
+    pub(crate) fn prepare_write(&self, pages: IndexRange) -> Result<Prepared, FileError> {
+        let prepared = Prepared { cuts: self.cuts.load(Ordering::Acquire), pages };
+        self.backing().prepare_write(pages.bytes())?;
         Ok(prepared)
     }
 
-    /// Whether the space is there still. The caller has locked the page's folio, or holds Invalidate.
-    pub(crate) fn is_prepared(&self, prepared: Prepared) -> bool {
+    /// Whether the space is there still, and enough for the pages of a folio, which become dirty together.
+    /// The caller has locked the folio, or holds Invalidate.
+    pub(crate) fn is_prepared(&self, prepared: Prepared, folio: IndexRange) -> bool {
         // Acquire: pairs with the end of a cut.
-        self.cuts.load(Ordering::Acquire) == prepared.0
+        self.cuts.load(Ordering::Acquire) == prepared.cuts && prepared.pages.covers(folio)
     }
 
     /// Begins a cut. The caller holds Invalidate exclusively until it has ended.

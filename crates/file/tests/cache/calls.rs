@@ -2,7 +2,7 @@
 
 use crate::backings::{Disk, Plain};
 use crate::machine::Random;
-use crate::support::{Fixture, From, PAGE, at, pattern};
+use crate::support::{Fixture, From, PAGE, at, page, pattern};
 use quire_file::{FileError, Lookup, NoUsers, PageBytes, PageError, Transfer, UserCopy};
 use quire_swap::Direction;
 use std::sync::Mutex;
@@ -237,7 +237,7 @@ fn a_look_up_does_not_wait() {
     let file = fixture.create(Disk::new(&pattern(7, PAGE as usize)).file(), PAGE);
     assert!(matches!(file.file().find(&fixture.memcgs, at(0)), Lookup::Nothing));
     assert!(matches!(file.file().find(&fixture.memcgs, at(1)), Lookup::PastEnd));
-    let read = cache.page_in(file.file(), at(0), &fixture.program).unwrap();
+    let read = cache.page_in(file.file(), page(0), &fixture.program).unwrap();
     assert!(read.was_read);
     assert!(matches!(file.file().find(&fixture.memcgs, at(0)), Lookup::Busy));
     let head = read.folio.head();
@@ -245,8 +245,8 @@ fn a_look_up_does_not_wait() {
     let Lookup::Folio(found) = file.file().find(&fixture.memcgs, at(0)) else { panic!("it is cached") };
     assert_eq!((found.head(), found.frame().refs()), (head, 2));
     drop(found);
-    assert!(!cache.page_in(file.file(), at(0), &fixture.program).unwrap().was_read);
-    let past = cache.page_in(file.file(), at(1), &fixture.program);
+    assert!(!cache.page_in(file.file(), page(0), &fixture.program).unwrap().was_read);
+    let past = cache.page_in(file.file(), page(1), &fixture.program);
     assert_eq!(past.unwrap_err(), PageError::PastEnd);
     assert_eq!(fixture.frames().known(head).refs(), 1, "the cache's");
 }

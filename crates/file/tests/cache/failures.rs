@@ -1,7 +1,7 @@
 //! Every allocation and every transfer is made to fail, and all is undone.
 
 use crate::backings::Disk;
-use crate::support::{Fixture, PAGE, at, pattern};
+use crate::support::{Fixture, PAGE, page, pattern};
 use quire_file::{FileError, NoUsers, PageError};
 use quire_frame::{AllocError, FailAim, FailClass, FailPlan, FailSite};
 
@@ -11,7 +11,7 @@ fn life(fixture: &Fixture, disk: &std::sync::Arc<Disk>) -> Result<(), PageError>
     let stopped = |transfer: quire_file::Transfer| transfer.stopped.map_or(Ok(()), Err);
     let file = cache.create(disk.file(), 3 * PAGE)?;
     let _again = cache.open_again(&file)?;
-    let _ = cache.page_in(file.file(), at(0), &fixture.program)?;
+    let _ = cache.page_in(file.file(), page(0), &fixture.program)?;
     for page in [1, 2, 70, 600, 5000] {
         stopped(fixture.write(file.file(), page * PAGE, &[1, 2, 3]))?;
         fixture.check();
@@ -68,11 +68,11 @@ fn a_page_is_not_kept_when_there_are_no_nodes_for_it() {
     let file = fixture.create(Disk::new(&[]).file(), 100 * PAGE);
     let nodes = FailAim::Site(FailSite::new("folio_store_node"));
     fixture.frames().fail_points().set(FailPlan::every(1).at(nodes));
-    let failed = fixture.cache().page_in(file.file(), at(70), &fixture.program);
+    let failed = fixture.cache().page_in(file.file(), page(70), &fixture.program);
     assert_eq!(failed.unwrap_err(), PageError::NoMemory(AllocError::Injected));
     assert_eq!(fixture.frames_in_use(), 0);
     // The only page of a file, and its first one, needs none.
-    let _ = fixture.cache().page_in(file.file(), at(0), &fixture.program).unwrap();
+    let _ = fixture.cache().page_in(file.file(), page(0), &fixture.program).unwrap();
     fixture.frames().fail_points().set(FailPlan::OFF);
 }
 

@@ -4,7 +4,8 @@ use crate::backings::Disk;
 use crate::machine::Random;
 use crate::support::{Fixture, From, Handle, PAGE, pattern};
 use proptest::prelude::*;
-use quire_file::{FileError, IndexRange, NoUsers, Transfer, Wait};
+use quire_arch::{Order, Pfn};
+use quire_file::{FileError, IndexRange, IoLimits, Lookup, NoUsers, PageError, PageIndex, Transfer, Wait};
 use std::sync::Arc;
 
 /// The largest size that is set.
@@ -12,13 +13,28 @@ const MOST: u64 = 70 * PAGE;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Read { at: u64, bytes: u64 },
-    Write { at: u64, bytes: u64, seed: u64, shorts: bool },
+    Read {
+        at: u64,
+        bytes: u64,
+    },
+    Write {
+        at: u64,
+        bytes: u64,
+        seed: u64,
+        shorts: bool,
+    },
     SetSize(u64),
-    Punch { at: u64, bytes: u64 },
+    Punch {
+        at: u64,
+        bytes: u64,
+    },
     Sync,
     WriteBack(bool),
     Invalidate,
+    /// Brings a page in, in a folio as large as can be.
+    PageIn(u64),
+    /// Holds the folio that has a byte, so that it cannot be cut, until the next.
+    Hold(u64),
     Reopen,
     FailReads(bool),
 }
@@ -28,7 +44,7 @@ fn offset() -> impl Strategy<Value = u64> {
 }
 
 fn length() -> impl Strategy<Value = u64> {
-    prop_oneof![1..20u64, Just(PAGE), 1..5 * PAGE, Just(2 * PAGE)]
+    prop_oneof![1..20u64, Just(PAGE), 1..5 * PAGE, Just(2 * PAGE), 1..40 * PAGE, Just(32 * PAGE)]
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -41,6 +57,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Sync),
         1 => any::<bool>().prop_map(Op::WriteBack),
         1 => Just(Op::Invalidate),
+        1 => (0..MOST / PAGE).prop_map(Op::PageIn),
+        1 => offset().prop_map(Op::Hold),
         1 => Just(Op::Reopen),
         1 => any::<bool>().prop_map(Op::FailReads),
     ]
@@ -54,6 +72,7 @@ struct Both<'m> {
     bytes: Vec<u8>,
     queued: bool,
     failing: bool,
+    held: Option<Pfn>,
 }
 
 impl Both<'_> {
@@ -128,7 +147,26 @@ impl Both<'_> {
                 // What is dirty stays.
                 let _ = cache.invalidate(file.file(), IndexRange::ALL);
             }
+            Op::PageIn(index) => {
+                let wanted = (PageIndex::new(index).unwrap(), Order::PMD);
+                let failing = self.failing;
+                let ended = index * PAGE >= self.bytes.len() as u64;
+                match cache.page_in(file.file(), wanted, &fixture.program) {
+                    Ok(_) => assert!(!ended),
+                    Err(PageError::PastEnd) => assert!(ended),
+                    Err(error) => assert!(failing, "{error}"),
+                }
+            }
+            Op::Hold(at) => {
+                self.let_go();
+                let index = PageIndex::new(at / PAGE).unwrap();
+                let file = self.file.as_ref().unwrap().file();
+                if let Lookup::Folio(folio) = file.find(&fixture.memcgs, index) {
+                    self.held = Some(folio.unlock_and_keep());
+                }
+            }
             Op::Reopen => {
+                self.let_go();
                 self.open();
                 self.is_stored();
             }
@@ -138,6 +176,12 @@ impl Both<'_> {
             }
         }
         assert_eq!(self.file.as_ref().unwrap().file().size(), self.bytes.len() as u64);
+    }
+
+    fn let_go(&mut self) {
+        if let Some(head) = self.held.take() {
+            self.fixture.memcgs.folios().release_folio(head);
+        }
     }
 
     /// Nothing is dirty: all that was written is stored.
@@ -156,11 +200,15 @@ proptest! {
         ops in proptest::collection::vec(op(), 1..60),
         queued in any::<bool>(),
         stored in 0..10 * PAGE,
+        largest in 0..8_u8,
     ) {
         let fixture = Fixture::new();
         let bytes = pattern(stored, stored as usize);
         let disk = Disk::new(&bytes);
-        let mut both = Both { fixture: &fixture, disk, file: None, bytes, queued, failing: false };
+        let largest_order = Order::new(largest).unwrap();
+        let pages = IoLimits::MOST_PAGES;
+        *disk.limits.lock().unwrap() = Some(IoLimits { pages, largest_order, ..IoLimits::default() });
+        let mut both = Both { fixture: &fixture, disk, file: None, bytes, queued, failing: false, held: None };
         both.open();
         for op in &ops {
             both.apply(op);

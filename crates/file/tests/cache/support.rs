@@ -1,7 +1,7 @@
 //! A machine with files, and programs' memory that calls copy from and to.
 
 use crate::machine::{Machine, Random, frames_of};
-use quire_arch::{PAGE_SIZE, Platform};
+use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_file::{
     Cleaned, FileAudit, FileBacking, FileCore, FileHandle, FileUsers, Files, IndexRange, NoUsers, OfFile,
     PageBytes, PageCache, PageIndex, Transfer, UserCopy, Wait,
@@ -76,7 +76,8 @@ impl Fixture {
             let tell = |one: &mut dyn FnMut(MemcgId, u64)| {
                 audit.for_each_folio(|_, stored| {
                     let quire_file::Entry::Folio(head) = stored.entry else { unreachable!() };
-                    one(MemcgId::from_bits(self.frames().known(head).as_folio().memcg()), 1);
+                    let memcg = MemcgId::from_bits(self.frames().known(head).as_folio().memcg());
+                    one(memcg, stored.order.pages());
                 });
             };
             self.memcgs.audit().recount(what, tell, &mut |wrong| found.push(wrong.to_string()));
@@ -126,7 +127,7 @@ impl Fixture {
 
     /// The page, as a program that maps it sees it.
     pub(crate) fn page(&self, file: &Core, index: u64) -> *mut u8 {
-        let page = self.cache().page_in(file, at(index), &self.program).unwrap();
+        let page = self.cache().page_in(file, page(index), &self.program).unwrap();
         self.frames().platform().direct_map(page.folio.head()).as_ptr()
     }
 }
@@ -141,6 +142,11 @@ impl Drop for Fixture {
 
 pub(crate) fn at(index: u64) -> PageIndex {
     PageIndex::new(index).unwrap()
+}
+
+/// The same, to be brought in as one page.
+pub(crate) fn page(index: u64) -> (PageIndex, Order) {
+    (at(index), Order::ZERO)
 }
 
 /// Bytes that are not zeros, and not the same for another seed.
@@ -247,7 +253,7 @@ impl FileUsers<Machine, Vma> for Mapped<'_> {
         last.into_iter().for_each(|head| fixture.memcgs.folios().release_folio(head));
     }
 
-    fn clean(&self, _file: &Core, _head: quire_arch::Pfn, _index: PageIndex) -> Cleaned {
+    fn clean(&self, _file: &Core, _head: quire_arch::Pfn, _pages: IndexRange) -> Cleaned {
         self.cleaned.set(self.cleaned.get() + 1);
         match self.in_transit.get() {
             0 => Cleaned::All,
@@ -262,7 +268,7 @@ impl FileUsers<Machine, Vma> for Mapped<'_> {
 impl Fixture {
     /// Maps a page so often.
     pub(crate) fn map(&self, file: &Core, index: u64, times: u32) {
-        let page = self.cache().page_in(file, at(index), &self.program).unwrap();
+        let page = self.cache().page_in(file, page(index), &self.program).unwrap();
         let folio = page.folio.frame().as_folio();
         assert_eq!(folio.maps(), 0);
         folio.set_maps(times);

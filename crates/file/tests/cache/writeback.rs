@@ -1,7 +1,7 @@
 //! Writing back, and what the openings learn of errors.
 
 use crate::backings::Disk;
-use crate::support::{Fixture, Mapped, PAGE, at, pattern};
+use crate::support::{Fixture, Mapped, PAGE, page, pattern};
 use quire_file::{FileError, IndexRange, IoLimits, NoUsers, Wait};
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ fn consecutive_pages_are_written_by_one_request() {
     fixture.must_write(file.file(), 50 * PAGE, &bytes[..10]);
     fixture.flush(file.file());
     let log: Vec<_> = disk.take_log().iter().map(|io| (io.offset / PAGE, io.bytes)).collect();
-    let most = u64::from(IoLimits::MOST_PAGES);
+    let most = u64::from(IoLimits::default().pages);
     assert_eq!(log, [(0, most * PAGE), (most, 8 * PAGE), (50, 10)]);
     assert_eq!(disk.bytes()[..bytes.len()], bytes);
     let totals = fixture.files.totals();
@@ -68,7 +68,7 @@ fn a_pinned_page_is_written_by_a_sync_and_stays_dirty() {
     let disk = Disk::new(&[]);
     let file = fixture.create(disk.file(), 0);
     fixture.must_write(file.file(), 0, &[1; 10]);
-    let page = fixture.cache().page_in(file.file(), at(0), &fixture.program).unwrap();
+    let page = fixture.cache().page_in(file.file(), page(0), &fixture.program).unwrap();
     let head = page.folio.head();
     drop(page);
     assert!(fixture.frames().folios().pin_folio(head));

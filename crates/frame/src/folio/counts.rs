@@ -60,7 +60,15 @@ impl Folio<'_> {
         self.frame.word().flags().intersects(BY_NAME)
     }
 
-    /// Counts mappings of a folio that was found in the swap cache. Returns whether they are the first.
+    /// As [`may_be_named`](Self::may_be_named), where the head lock does not keep others away: a large folio
+    /// with this mark is one of a file's cache.
+    #[inline]
+    pub(super) fn may_be_mapped_by_name(&self) -> bool {
+        let names = if self.is_large() { FrameFlags::SHARED_BY_NAME } else { BY_NAME };
+        self.frame.word().flags().intersects(names)
+    }
+
+    /// Counts mappings of a folio that was found in the swap cache or the cache of a file. Returns whether they are the first.
     pub(super) fn add_cached_maps(&self, pages: u32) -> bool {
         let count = self.frame.map_count();
         // Release: a thread that finds it mapped finds its owner.

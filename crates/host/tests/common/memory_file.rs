@@ -3,7 +3,7 @@
 use super::*;
 pub(crate) use quire_mm::file::*;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What a [`MemoryFile`] is made of, as the test sees it.
@@ -17,6 +17,8 @@ pub(crate) struct FileStore {
     pub(crate) full: AtomicBool,
     /// Whether mappings cannot make holes.
     pub(crate) has_no_holes: AtomicBool,
+    /// The largest order of the file's folios.
+    pub(crate) largest_order: AtomicU8,
     /// Requests to read and to write, and bytes that were written.
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
@@ -56,6 +58,13 @@ impl MemoryFile {
         let store = Arc::new(FileStore { bytes: Mutex::new(bytes), ..FileStore::default() });
         store.files.fetch_add(1, Ordering::Relaxed);
         (Self(store.clone()), store)
+    }
+
+    /// The same, of a file that may have folios of the PMD's order.
+    pub(crate) fn huge(bytes: Vec<u8>) -> (Self, Arc<FileStore>) {
+        let (file, store) = Self::new(bytes);
+        store.largest_order.store(Order::PMD.get(), Ordering::Relaxed);
+        (file, store)
     }
 }
 
@@ -115,7 +124,10 @@ impl<P: Platform> FileBacking<P> for MemoryFile {
     }
 
     fn limits(&self) -> IoLimits {
-        IoLimits { holes: !self.0.has_no_holes.load(Ordering::Relaxed), ..IoLimits::default() }
+        let holes = !self.0.has_no_holes.load(Ordering::Relaxed);
+        let largest_order = Order::new(self.0.largest_order.load(Ordering::Relaxed)).expect("a test's order");
+        let pages = IoLimits::default().pages.max(largest_order.pages() as u32);
+        IoLimits { holes, largest_order, pages, ..IoLimits::default() }
     }
 
     fn punch(&self, bytes: Range<u64>) -> Result<(), FileError> {

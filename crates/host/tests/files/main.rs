@@ -9,6 +9,7 @@ mod common;
 mod beside;
 mod cut;
 mod ends;
+mod large;
 mod mapped;
 mod random;
 mod written;

@@ -4,8 +4,8 @@ use crate::common::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Pages that the file may have.
-const PAGES: u64 = 40;
+/// Pages that a file of small folios may have, and one of large ones.
+const PAGES: [u64; 2] = [40, 1100];
 const WORDS: u64 = PAGE / 8;
 
 /// A mapping of a program, with the copies that it has made of pages.
@@ -54,6 +54,12 @@ struct Scene<'m> {
     next: u64,
     /// Whether reads may fail at this moment.
     fails: bool,
+    /// Mappings that were made.
+    mapped: u64,
+    /// Pages that the file may have.
+    pages: u64,
+    /// Whether it may have folios of the PMD's order.
+    is_huge: bool,
 }
 
 impl Scene<'_> {
@@ -117,8 +123,9 @@ impl Scene<'_> {
     }
 
     fn call(&mut self) {
-        let at = self.random.below(PAGES * WORDS) * 8;
-        let words = 1 + self.random.below(2 * WORDS);
+        let at = self.random.below(self.pages * WORDS) * 8;
+        let most = if self.is_huge && self.random.chance(30) { self.pages } else { 2 };
+        let words = 1 + self.random.below(most * WORDS);
         if self.random.chance(50) {
             let end = (at + words * 8).min(self.model.size).max(at);
             let mut bytes = vec![0; (words * 8) as usize];
@@ -134,7 +141,7 @@ impl Scene<'_> {
             }
             return;
         }
-        let words = words.min(PAGES * WORDS - at / 8);
+        let words = words.min(self.pages * WORDS - at / 8);
         let values: Vec<u64> = (0..words).map(|_| self.new_value()).collect();
         let mut bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let done = self.file.write(at, &mut Buffer::new(&mut bytes));
@@ -150,7 +157,7 @@ impl Scene<'_> {
 
     fn cut(&mut self, store: &FileStore) {
         if self.random.chance(50) {
-            let size = self.random.below(PAGES * WORDS + 1) * 8;
+            let size = self.random.below(self.pages * WORDS + 1) * 8;
             self.file.set_size(size).unwrap();
             self.model.set_size(size);
             // What is stored past the end is the embedder's to cut.
@@ -160,8 +167,9 @@ impl Scene<'_> {
             }
             return;
         }
-        let start = self.random.below(PAGES * WORDS);
-        let end = start + self.random.below(4 * WORDS);
+        let start = self.random.below(self.pages * WORDS);
+        let most = if self.is_huge && self.random.chance(50) { self.pages } else { 4 };
+        let end = start + self.random.below(most * WORDS);
         if self.file.punch(start * 8..end * 8, |bytes| store.free(bytes)).is_ok() {
             let last = (end * 8).min(self.model.size) / 8;
             if start < last {
@@ -177,11 +185,20 @@ impl Scene<'_> {
         let (space, areas) = &mut self.programs[who];
         match self.random.below(10) {
             0..=3 if areas.len() < 6 => {
-                let first = self.random.below(PAGES);
-                let pages = 1 + self.random.below(PAGES - first);
+                let first = self.random.below(self.pages);
+                let pages = 1 + self.random.below(self.pages - first);
                 let shared = self.random.chance(50);
                 let flags = if shared { MapFlags::SHARED } else { MapFlags::empty() };
-                let addr = space.mmap_file(&file_request(first, pages, RW, flags), &self.file).unwrap();
+                let request = file_request(first, pages, RW, flags);
+                // With the borders of large folios at those of tables.
+                let place = VirtAddr((1 + self.mapped % 60_000) * GIB + first * PAGE);
+                let is_aligned = self.is_huge && self.random.chance(70);
+                let request = if is_aligned { request.at(place, MapFlags::FIXED | flags) } else { request };
+                self.mapped += 1;
+                let addr = space.mmap_file(&request, &self.file).unwrap();
+                if self.is_huge && self.random.chance(30) {
+                    space.madvise(addr, pages * PAGE, Advice::HugePage).unwrap();
+                }
                 areas.push(Area { addr, first, pages, shared, copies: BTreeMap::new() });
             }
             4..=5 if !areas.is_empty() => {
@@ -192,7 +209,8 @@ impl Scene<'_> {
                 let which = self.random.below(areas.len() as u64) as usize;
                 let area = &mut areas[which];
                 let len = area.pages * PAGE;
-                space.mprotect(area.addr, len, READ, false).unwrap();
+                let part = self.random.below(area.pages) * PAGE;
+                space.mprotect(VirtAddr(area.addr.0 + part), len - part, READ, false).unwrap();
                 space.mprotect(area.addr, len, RW, false).unwrap();
                 let moved = space.mremap(area.addr, len, len + PAGE, RemapFlags::MAYMOVE, VirtAddr(0));
                 // Grown by a page, which is cut off again.
@@ -203,8 +221,11 @@ impl Scene<'_> {
             7 if !areas.is_empty() => {
                 let which = self.random.below(areas.len() as u64) as usize;
                 let area = &mut areas[which];
-                space.madvise(area.addr, area.pages * PAGE, Advice::DontNeed).unwrap();
-                area.copies.clear();
+                let first = self.random.below(area.pages);
+                let pages = 1 + self.random.below(area.pages - first);
+                space.madvise(page(area.addr, first), pages * PAGE, Advice::DontNeed).unwrap();
+                let gone = area.first + first..area.first + first + pages;
+                area.copies.retain(|page, _| !gone.contains(page));
             }
             8 if self.programs.len() < 4 => {
                 let child = (self.programs[who].0.fork().unwrap(), self.programs[who].1.clone());
@@ -219,15 +240,18 @@ impl Scene<'_> {
 /// Random operations: each word of the file and of each private copy is the one that was written last.
 #[test]
 fn each_word_is_the_one_that_was_written_last() {
-    let operations = setting("QUIRE_OPS", 30_000);
-    for seed in 0..setting("QUIRE_SEEDS", 2) {
-        let machine = machine(64, 1);
-        let (backing, store) = MemoryFile::new(Vec::new());
+    for seed in 0..setting("QUIRE_SEEDS", 4) {
+        let is_huge = seed % 4 >= 2;
+        let operations = setting("QUIRE_OPS", 30_000) / if is_huge { 10 } else { 1 };
+        let (machine, pages) = (machine(64, 1), PAGES[usize::from(is_huge)]);
+        let (backing, store) =
+            if is_huge { MemoryFile::huge(Vec::new()) } else { MemoryFile::new(Vec::new()) };
         let file = machine.memory().create_file(backing, 0).unwrap();
         let (cpu, space) = cpu_and_space(&machine);
-        let model = Model { words: vec![0; (PAGES * WORDS) as usize], size: 0 };
+        let model = Model { words: vec![0; (pages * WORDS) as usize], size: 0 };
         let (programs, random) = (vec![(space, Vec::new())], Random(seed));
-        let mut scene = Scene { file, model, programs, random, next: 0, fails: false };
+        let mut scene =
+            Scene { file, model, programs, random, next: 0, fails: false, mapped: 0, pages, is_huge };
         for nth in 0..operations {
             match scene.random.below(100) {
                 0..=34 => scene.read(&cpu),

@@ -6,7 +6,7 @@ use crate::counters::MemcgCounters;
 use crate::id::MemcgId;
 use crate::stat::MemcgStat;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{FolioCounter, Frame, FrameChain, FreeError};
+use quire_frame::{FolioCounter, Frame, FrameChain, FreeError, Kind};
 
 /// In the descriptor of a folio beside its memcg: it is counted as a page of a file. Its kind does not say so
 /// any more when its last reference is gone.
@@ -39,9 +39,10 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// and the result is true. The caller holds no lock of class Lru or later.
     #[inline]
     pub fn put_folio(self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
+        let is_counted = self.is_counted(head, order);
         let gone = self.put_uncounted(chain, head, order);
-        if gone {
-            self.count_folio_gone(order);
+        if gone && is_counted {
+            self.count_large_folio_gone(order);
         }
         gone
     }
@@ -58,20 +59,20 @@ impl<P: Platform> MemcgFolios<'_, P> {
     pub fn release_unused(self, pin: &Pin<'_, P>, pfn: Pfn, order: Order) {
         self.tree.frames().known(pfn).as_folio().set_maps(0);
         let mut chain = FrameChain::new();
+        let is_counted = self.is_counted(pfn, order);
         let put = self.put_uncounted(&mut chain, pfn, order);
-        if !put && order > Order::ZERO {
+        if !put && is_counted {
             // Another thread pinned it by mistake, for a moment, and subtracts it when it drops the pin.
             self.tree.frames().events().count_folio(pin, order, FolioCounter::NrAnon, 1);
         }
         self.tree.frames().free_chain(pin, chain);
     }
 
-    /// Counts that a folio of `order` is freed.
+    /// Whether it is counted that the folio at `head`, of which the caller has a reference, is freed: a large
+    /// one that is of no file. Its kind does not say so any more when its last reference is gone.
     #[inline]
-    fn count_folio_gone(self, order: Order) {
-        if order > Order::ZERO {
-            self.count_large_folio_gone(order);
-        }
+    fn is_counted(self, head: Pfn, order: Order) -> bool {
+        order > Order::ZERO && self.tree.frames().known(head).kind() != Kind::File
     }
 
     #[inline(never)]
@@ -102,13 +103,16 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// As for [`Frames::gather`](quire_frame::Frames::gather).
     #[inline]
     pub fn gather_folio(self, chain: &mut FrameChain, head: Pfn, order: Order) -> Result<(), FreeError> {
+        let is_counted = self.is_counted(head, order);
         let mut gathered = self.tree.frames().gather(chain, head, order);
         while gathered == Err(FreeError::Listed) {
             self.unlist(head);
             gathered = self.tree.frames().gather(chain, head, order);
         }
         if gathered.is_ok() {
-            self.count_folio_gone(order);
+            if is_counted {
+                self.count_large_folio_gone(order);
+            }
             if self.is_charged(head) {
                 self.uncharge_folio(head, order);
             }

@@ -23,7 +23,9 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         mapped += resident.file / PAGE_SIZE;
     });
     let files = memory.file_totals();
-    let anonymous_huge = memory.parts().frames().events().pmd_mapped() * Order::PMD.pages();
+    let events = memory.parts().frames().events();
+    let pmd_mapped =
+        [events.pmd_mapped(), events.file_pmd_mapped()].map(|folios| folios * Order::PMD.pages());
     let lists = lists_by_age(memory, None);
     let list = |list: LruList| lists[list as usize];
     let (inactive_anon, active_anon) = (list(LruList::InactiveAnon), list(LruList::ActiveAnon));
@@ -61,8 +63,11 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("Slab:", slab),
         ("SUnreclaim:", slab),
         ("Committed_AS:", memory.parts().commit().promised()),
-        ("AnonHugePages:", anonymous_huge),
+        ("AnonHugePages:", pmd_mapped[0]),
         ("ShmemHugePages:", 0),
+        ("ShmemPmdMapped:", 0),
+        ("FileHugePages:", files.huge),
+        ("FilePmdMapped:", pmd_mapped[1]),
     ] {
         writeln!(out, "{:<16}{:>8} kB", name, pages.saturating_mul(PAGE_SIZE >> 10))?;
     }

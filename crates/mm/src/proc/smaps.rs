@@ -40,7 +40,7 @@ fn mapping(figures: &MappingFigures, out: &mut impl Write) -> fmt::Result {
         ("LazyFree:", figures.lazy_free),
         ("AnonHugePages:", figures.anonymous_huge),
         ("ShmemPmdMapped:", 0),
-        ("FilePmdMapped:", 0),
+        ("FilePmdMapped:", figures.file_huge),
         ("Shared_Hugetlb:", 0),
         ("Private_Hugetlb:", 0),
         ("Swap:", figures.swapped),

@@ -3,7 +3,7 @@
 use super::{lists_by_age, slab_pages};
 use crate::memory::Memory;
 use core::fmt::{self, Write};
-use quire_arch::{PAGE_SIZE, Platform};
+use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
 use quire_memcg::LruList;
 
@@ -40,6 +40,8 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     let cached = files.cached + swap_cached;
     writeln!(out, "nr_anon_pages {anonymous}\nnr_mapped {mapped}\nnr_file_pages {cached}")?;
     writeln!(out, "nr_dirty {}\nnr_writeback {}", files.dirty, files.writeback)?;
+    writeln!(out, "nr_file_hugepages {}", memory.file_totals().huge / Order::PMD.pages())?;
+    writeln!(out, "nr_file_pmdmapped {}", frames.events().file_pmd_mapped())?;
     writeln!(out, "nr_anon_transparent_hugepages {}", frames.events().pmd_mapped())?;
     writeln!(out, "nr_swapcached {swap_cached}")?;
     events(memory, of_machine, out)

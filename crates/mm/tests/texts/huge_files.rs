@@ -332,12 +332,18 @@ fn counters_add_up_over_cpus() {
         assert_eq!(events.sum(event), count, "{}", event.name());
     }
     for (cpu, change) in [(0, 5), (1, -2)] {
-        machine.vcpu(cpu).unwrap().run(|| events.count_pmd_mapped(&memory.platform().pin(), change));
+        machine
+            .vcpu(cpu)
+            .unwrap()
+            .run(|| events.count_pmd_mapped(&memory.platform().pin(), quire_frame::Kind::Anonymous, change));
     }
     assert!(text(&machine, texts::vmstat).contains("\nnr_anon_transparent_hugepages 3\n"));
     assert!(text(&machine, texts::meminfo).contains("\nAnonHugePages:      6144 kB\n"));
     // There are no such folios, as the auditor knows.
-    machine.vcpu(0).unwrap().run(|| events.count_pmd_mapped(&memory.platform().pin(), -3));
+    machine
+        .vcpu(0)
+        .unwrap()
+        .run(|| events.count_pmd_mapped(&memory.platform().pin(), quire_frame::Kind::Anonymous, -3));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod split;
 use crate::attributes::NewPage;
 use crate::cpus::FlushCause;
 use crate::huge_slot::HugeSlot;
+use crate::residency::Residency;
 use crate::table::{LockedTable, Tables};
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, Kind};
@@ -71,15 +72,17 @@ impl<P: Platform> HugeLeaves<'_, P> {
 
     /// Counts one more PMD leaf of the folio `head`.
     pub fn count_whole_map(self, pin: &Pin<'_, P>, head: Pfn) {
-        if self.tables.memory().frames().known(head).as_folio().add_whole_map() == 0 {
-            self.tables.memory().frames().events().count_pmd_mapped(pin, 1);
+        let frame = self.tables.memory().frames().known(head);
+        if frame.as_folio().add_whole_map() == 0 {
+            self.tables.memory().frames().events().count_pmd_mapped(pin, frame.kind(), 1);
         }
     }
 
     /// Counts one PMD leaf fewer.
     pub fn uncount_whole_map(self, pin: &Pin<'_, P>, head: Pfn) {
-        if self.tables.memory().frames().known(head).as_folio().remove_whole_map() == 1 {
-            self.tables.memory().frames().events().count_pmd_mapped(pin, -1);
+        let frame = self.tables.memory().frames().known(head);
+        if frame.as_folio().remove_whole_map() == 1 {
+            self.tables.memory().frames().events().count_pmd_mapped(pin, frame.kind(), -1);
         }
     }
 
@@ -102,6 +105,40 @@ impl<P: Platform> HugeLeaves<'_, P> {
         locked.install(slot.index, leaf);
         // Under the lock: the folio cannot be unmapped before it is on a list.
         self.tables.memory().memcgs().folios().list_new(pin, head, new.locked);
+        self.tables.space().residency.table_made();
+        true
+    }
+
+    /// Maps a folio of the cache of a file, whose folio lock the caller has, by `leaf` at `slot`, whose table
+    /// is locked. Returns false, with nothing changed, if something is there already, or the folio is mapped
+    /// as often as can be.
+    pub fn install_cached(
+        self,
+        pin: &Pin<'_, P>,
+        (locked, slot): (&LockedTable<'_, P>, HugeSlot),
+        leaf: Leaf,
+        deposit: Pfn,
+    ) -> bool {
+        if locked.get(slot.index) != Entry::None || locked.is_dead() {
+            return false;
+        }
+        self.tables.space().flush_discarded(self.tables.memory().frames(), pin, self.tables.slot_range(slot));
+        let pages = Tables::<P>::huge_pages();
+        {
+            let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
+            // The mappings' reference, before they are made.
+            if !folio.may_add(pages) || !folio.folio().frame().get(1) {
+                return false;
+            }
+            if !folio.add_cached_maps(pages) {
+                // They had one; and so has the caller.
+                folio.folio().frame().put(1);
+            }
+        }
+        self.count_whole_map(pin, leaf.pfn);
+        self.tables.space().residency.pages_mapped(Residency::of(Kind::File, u64::from(pages)));
+        self.deposit(slot, deposit);
+        locked.install(slot.index, Entry::Leaf(leaf));
         self.tables.space().residency.table_made();
         true
     }

@@ -4,9 +4,12 @@ use super::HugeLeaves;
 use crate::cpus::FlushCause;
 use crate::gather::Gather;
 use crate::huge_slot::HugeSlot;
-use crate::table::{Found, Tables};
-use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
-use quire_frame::{HeadGuard, VmEvent};
+use crate::residency::Residency;
+use crate::table::{Found, LockedTable, Tables};
+use quire_arch::{
+    Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
+};
+use quire_frame::{HeadGuard, Kind, MapsLeft, VmEvent};
 use quire_sync::atomic::raw::Ordering;
 
 impl<'w, P: Platform> HugeLeaves<'w, P> {
@@ -24,12 +27,16 @@ impl<'w, P: Platform> HugeLeaves<'w, P> {
     }
 
     /// Puts the deposited table in the place of the leaf at `slot`, with an entry for each page. Nothing is
-    /// allocated, and no count of the folio changes. Does nothing where the leaf is gone.
+    /// allocated, and no count of the folio changes. Does nothing where the leaf is gone. As in Linux, a leaf
+    /// that maps the cache of a file is taken out instead: what is needed of it comes back by faults.
     pub fn split_huge(self, slot: HugeSlot) {
         let pin = self.tables.pin();
         let locked = self.tables.lock_slot(&pin, slot);
         let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot) else { return };
         let Some(table) = self.withdraw(slot) else { return };
+        if self.tables.maps_cached(leaf) {
+            return self.take_out_cached(&pin, (locked, slot), leaf, table);
+        }
         // No thread may find the folio half mapped: its counts are locked meanwhile.
         let folio = self.lock_head_of(leaf);
         // Not present, but never none: a lock-free walker must not take it for a hole.
@@ -62,6 +69,33 @@ impl<'w, P: Platform> HugeLeaves<'w, P> {
         let linked = P::Paging::encode(Entry::Table(table), Level::PMD);
         locked.entries[slot.index].store(linked, Ordering::Release);
         self.tables.memory().frames().events().add(&pin, VmEvent::ThpSplitPmd, 1);
+    }
+
+    /// Empties the leaf at `slot`, which maps the cache of a file, and frees its `table`.
+    fn take_out_cached(
+        self,
+        pin: &Pin<'_, P>,
+        (locked, slot): (LockedTable<'_, P>, HugeSlot),
+        leaf: Leaf,
+        table: Pfn,
+    ) {
+        let memory = self.tables.memory();
+        locked.take(slot.index);
+        if leaf.flags.contains(LeafFlags::READ) {
+            let range = self.tables.slot_range(slot);
+            self.tables.space().flush(memory.frames(), pin, range, FlushCause::Split);
+        }
+        self.uncount_whole_map(pin, leaf.pfn);
+        let pages = Tables::<P>::huge_pages();
+        let left = memory.frames().folios().lock_head(leaf.pfn).remove_maps(pages);
+        self.tables.space().residency.pages_unmapped(Residency::of(Kind::File, u64::from(pages)));
+        self.tables.space().residency.table_gone();
+        memory.frames().events().add(pin, VmEvent::ThpSplitPmd, 1);
+        drop(locked);
+        memory.memcgs().folios().release_unused(pin, table, Order::ZERO);
+        if left == MapsLeft::None {
+            memory.memcgs().folios().release_folio(leaf.pfn);
+        }
     }
 
     /// Makes the large leaf at `slot` unusable for the MMU, keeping all else. Returns false, with nothing

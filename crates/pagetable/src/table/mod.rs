@@ -24,7 +24,7 @@ pub use locked::LockedTable;
 use crate::memory::MemoryCore;
 use crate::space_tables::SpaceTables;
 use core::fmt;
-use quire_arch::{Level, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_arch::{Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
 use quire_sync::atomic::raw::AtomicU64;
 
 /// The entries of a table. A format may use only the first of them.
@@ -86,6 +86,12 @@ impl<'s, P: Platform> Tables<'s, P> {
     /// Whether the table has no live entries, seen without its lock.
     pub(crate) fn is_empty(&self, table: Pfn) -> bool {
         self.memory.frames().known(table).as_table().live() == 0
+    }
+
+    /// Whether a leaf of a locked table maps the cache of a file.
+    pub fn maps_cached(&self, leaf: Leaf) -> bool {
+        let is_page = !leaf.flags.contains(LeafFlags::SPECIAL);
+        is_page && self.memory.frames().folio(leaf.pfn).is_in_file_cache()
     }
 
     /// The machine's pin, for locking a table.

@@ -15,7 +15,10 @@ impl<P: Platform> Unmapper<'_, P> {
         let range = tables.slot_range(slot);
         if part != range {
             // No fault can happen in the rest either: its mapping was cut, so it is write-locked.
-            if what == Zap::Mapping && HugeLeaves::new(&tables).make_huge_absent(slot) {
+            if what == Zap::Mapping
+                && !self.is_cached_leaf(slot)
+                && HugeLeaves::new(&tables).make_huge_absent(slot)
+            {
                 self.gather.add_stale(range);
                 self.gather.add_split(slot, part);
                 return WalkStep::Next;
@@ -35,6 +38,14 @@ impl<P: Platform> Unmapper<'_, P> {
             self.gather.relieve();
         }
         if self.zap_huge(slot, what) { WalkStep::Next } else { WalkStep::Again }
+    }
+
+    /// Whether the large leaf at `slot` maps the cache of a file: a split empties it.
+    fn is_cached_leaf(&self, slot: HugeSlot) -> bool {
+        let tables = self.gather.tables;
+        let pin = tables.pin();
+        let leaf = Tables::<P>::huge_leaf(&tables.lock_slot(&pin, slot), slot);
+        leaf.is_some_and(|leaf| tables.maps_cached(leaf))
     }
 
     /// Empties the large leaf at `slot`; the gather is not full. Returns false if there is none any
@@ -91,7 +102,13 @@ impl<P: Platform> Unmapper<'_, P> {
         if what.munlocks() {
             tables.memory().memcgs().folios().munlock(pin, &folio);
         }
-        let whole = folio.maps() == pages;
+        if matches!(what, Zap::Cached { .. }) && folio.folio().is_in_file_cache() {
+            HugeLeaves::new(&tables).uncount_whole_map(pin, leaf.pfn);
+            Self::count_cached_gone(&folio, pages);
+            self.gather.count_gone(Residency::of(folio.folio().kind(), u64::from(pages)));
+            return;
+        }
+        let whole = folio.maps() == pages && !folio.may_be_mapped_by_name();
         if whole {
             let _ = folio.remove_maps(pages);
             tables.memory().memcgs().splits().undefer_split(&folio);

@@ -145,7 +145,7 @@ impl<P: Platform> Unmapper<'_, P> {
 
     /// Pages of a file's cache are unmapped that are not flushed: the cache keeps them until then.
     #[inline]
-    fn count_cached_gone(folio: &HeadGuard<'_, P>, pages: u32) {
+    pub(super) fn count_cached_gone(folio: &HeadGuard<'_, P>, pages: u32) {
         if folio.remove_maps(pages) == MapsLeft::None {
             // The mappings' reference. The cache has one, too.
             let last = folio.folio().frame().put(1);
@@ -156,11 +156,8 @@ impl<P: Platform> Unmapper<'_, P> {
     /// Whether the entry `raw` maps a page of a file's cache.
     #[cold]
     fn maps_cached(&self, raw: u64) -> bool {
-        let frames = self.gather.tables.memory().frames();
         match P::Paging::decode(raw, Level::PTE) {
-            Entry::Leaf(leaf) => {
-                !leaf.flags.contains(LeafFlags::SPECIAL) && frames.folio(leaf.pfn).is_in_file_cache()
-            }
+            Entry::Leaf(leaf) => self.gather.tables.maps_cached(leaf),
             _ => false,
         }
     }

@@ -4,8 +4,9 @@ use super::Spaces;
 use crate::error::Error;
 use core::ops::Range;
 use core::ptr::NonNull;
-use quire_arch::Platform;
-use quire_file::{FileError, OpenFile, Opening, PageIndex};
+use quire_arch::{Order, Platform};
+use quire_file::{FileError, OpenFile, Opening, PageError, PageIndex};
+use quire_frame::AllocError;
 use quire_pageout::FileMappers;
 use quire_vma::{SpaceCore, Vma};
 
@@ -49,7 +50,7 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotSupportedByFile`], or the backing's.
+    /// [`Error::NotSupportedByFile`], [`Error::NoFrames`], or the backing's.
     pub(crate) fn remove(&self, bytes: Range<u64>) -> Result<(), Error> {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
@@ -57,7 +58,12 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
             return Err(Error::NotSupportedByFile);
         }
         let mappers = FileMappers::new(self.spaces.rmap());
-        self.spaces.page_cache().remove_pages(file, bytes, &mappers).map_err(Error::File)
+        self.spaces.page_cache().remove_pages(file, bytes, &mappers).map_err(|error| match error {
+            PageError::File(error) => Error::File(error),
+            PageError::NoMemory(error) => Error::NoFrames(error),
+            // What the program's pages or memcg are is not asked.
+            _ => Error::NoFrames(AllocError::OutOfMemory),
+        })
     }
 
     /// Brings the first of these pages into the cache, as far as the file has them and memory is free, for
@@ -66,7 +72,7 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
         for index in pages.take(MOST_AHEAD).map_while(PageIndex::new) {
-            let came = self.spaces.page_cache().page_in(file, index, &core.tables.membership);
+            let came = self.spaces.page_cache().page_in(file, (index, Order::ZERO), &core.tables.membership);
             if core.is_killed() || came.is_err() {
                 return;
             }

@@ -13,5 +13,5 @@ mod words;
 pub use controls::{HugeConfig, HugeControls};
 pub use khugepaged::{KhugepagedConfig, KhugepagedSetting, OutOfRange};
 pub use orders::OrderSet;
-pub use switches::{HugeEffort, HugePolicy, HugeUse};
+pub use switches::{HugeEffort, HugePolicy, HugeUse, is_huge_disabled};
 pub use words::{HugeDefrag, HugeEnabled, SizeEnabled};

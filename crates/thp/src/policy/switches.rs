@@ -199,11 +199,7 @@ impl HugePolicy {
         if enabled.is_empty() || flags.contains(VmFlags::NOHUGEPAGE) {
             return OrderSet::EMPTY;
         }
-        let disabled = match disable {
-            HugeDisable::No => false,
-            HugeDisable::ExceptAdvised => !advised && purpose != HugeUse::Collapse,
-            HugeDisable::Completely => true,
-        };
+        let disabled = is_disabled(disable, advised || purpose == HugeUse::Collapse);
         let collapses = matches!(purpose, HugeUse::Khugepaged | HugeUse::Collapse);
         if disabled || collapses && flags.intersects(VmFlags::SPECIAL) {
             return OrderSet::EMPTY;
@@ -258,6 +254,22 @@ impl fmt::Debug for HugePolicy {
             .field("zero_page", &self.zero_page())
             .field("shrink_underused", &self.shrink_underused())
             .finish()
+    }
+}
+
+/// Whether a mapping with `flags` may have no PMD entry for a folio of a file, by what the process or the
+/// program said of it (Linux's `vma_thp_disabled`). The switches do not matter there.
+#[doc(hidden)]
+pub fn is_huge_disabled(flags: VmFlags, disable: HugeDisable) -> bool {
+    flags.contains(VmFlags::NOHUGEPAGE) || is_disabled(disable, flags.contains(VmFlags::HUGEPAGE))
+}
+
+/// Whether a process gets no large folios, where it asked for them or not.
+fn is_disabled(disable: HugeDisable, asked: bool) -> bool {
+    match disable {
+        HugeDisable::No => false,
+        HugeDisable::ExceptAdvised => !asked,
+        HugeDisable::Completely => true,
     }
 }
 

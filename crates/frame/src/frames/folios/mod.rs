@@ -1,6 +1,7 @@
 //! Finding, pinning, locking and freeing folios.
 
 mod folio_lock;
+mod halve;
 mod split;
 
 pub use folio_lock::FolioGuard;

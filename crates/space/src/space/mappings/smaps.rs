@@ -36,6 +36,8 @@ pub struct MappingFigures {
     pub lazy_free: u64,
     /// Anonymous pages that PMD entries map.
     pub anonymous_huge: u64,
+    /// Pages of files that PMD entries map.
+    pub file_huge: u64,
     /// Swapped-out pages.
     pub swapped: u64,
     /// Of those, this mapping's share.
@@ -67,6 +69,7 @@ impl MappingFigures {
             anonymous: 0,
             lazy_free: 0,
             anonymous_huge: 0,
+            file_huge: 0,
             swapped: 0,
             swapped_share: 0,
             huge_eligible,
@@ -115,6 +118,8 @@ impl MappingFigures {
             self.anonymous += bytes;
             self.lazy_free += if flags.contains(FrameFlags::LAZY_FREE) && !is_dirty { bytes } else { 0 };
             self.anonymous_huge += if bytes > PAGE_SIZE { bytes } else { 0 };
+        } else if bytes > PAGE_SIZE {
+            self.file_huge += bytes;
         }
     }
 
