@@ -219,6 +219,10 @@ impl Past {
         // A write that fails makes the file larger.
         let makes_hole = call == Call::Madvise && third == MADV_REMOVE;
         self.changed |= makes_hole || matches!(call, Call::Ftruncate | Call::Fallocate | Call::Pwrite);
+        // A large folio of a file that is old in part is split on Linux, which unmaps it everywhere.
+        self.changed |= self.store == Store::Large
+            && call == Call::Madvise
+            && matches!(args[2], MADV_COLD | MADV_PAGEOUT | MADV_FREE);
         self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
         if call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third) {
             self.kept_from_children.push((addr, addr.saturating_add(len)));
@@ -418,8 +422,9 @@ impl Past {
 
     /// Whether the residency of a mapping's pages may differ.
     pub(crate) fn residency(&self, region: &Region) -> bool {
-        // All of a file on a disk was read before. In memory what was never written is in no cache.
-        is_shared_memory(region) || region.file && self.changed && self.store == Store::Memory
+        // All of a file on a disk was read before. In memory what was never written is in no cache, and a large
+        // folio in which the file ends now is, on Linux, if its split failed.
+        is_shared_memory(region) || region.file && self.changed && self.store != Store::Disk
     }
 
     /// Whether the size of the file was changed, or its pages by a call.

@@ -91,7 +91,7 @@ impl<'m> Processes<'m> {
         cpu: &'m Vcpu,
         (start, store): (&'m Start, Store),
     ) -> Result<Self, DiffError> {
-        let file = ProgramFile::new(machine, start.store(store)).map_err(DiffError::File)?;
+        let file = ProgramFile::new(machine, store, start.store(store)).map_err(DiffError::File)?;
         Self::with(machine, cpu, (start, file)).map_err(DiffError::Space)
     }
 

@@ -2,10 +2,10 @@
 
 use crate::linux::{MOST_FILE_PAGES, StoreFacts};
 use crate::observation::Observation;
-use crate::program::Call;
-use crate::program::names::{FILE, FILE_BYTES, MOST_FILE_BYTES, READ_ONLY, WRITE_ONLY, file_word};
+use crate::program::names::{FILE, MOST_FILE_BYTES, READ_ONLY, WRITE_ONLY, file_word};
+use crate::program::{Call, Store};
 use crate::sum;
-use quire_arch::{Access, PAGE_SIZE, Platform, VirtAddr};
+use quire_arch::{Access, Order, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::{HostPlatform, Machine, Program, ProgramSpace};
 use quire_mm::abi::OpenFile;
 use quire_mm::file::{
@@ -109,18 +109,30 @@ fn failed(errno: Errno) -> Raw {
 }
 
 impl<'m> ProgramFile<'m> {
-    pub(crate) fn new(machine: &'m Machine, facts: StoreFacts) -> Result<Self, PageError> {
-        let pages = FILE_BYTES.div_ceil(PAGE_SIZE);
+    pub(crate) fn new(machine: &'m Machine, store: Store, facts: StoreFacts) -> Result<Self, PageError> {
+        let file_bytes = store.file_bytes();
+        let pages = file_bytes.div_ceil(PAGE_SIZE);
         let words = (0..pages).flat_map(|page| (0..PAGE_SIZE / 8).map(move |at| file_word(page, at)));
         let mut contents: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
-        contents.truncate(FILE_BYTES as usize);
-        let limits = IoLimits { holes: true, tail_stays: facts.tail_stays, ..IoLimits::default() };
-        let bytes = Bytes { stored: Arc::new(Mutex::new(contents)), limits };
-        let file = machine.memory().create_file(bytes.clone(), FILE_BYTES)?;
+        contents.truncate(file_bytes as usize);
+        let mut limits = IoLimits { holes: true, tail_stays: facts.tail_stays, ..IoLimits::default() };
+        if store == Store::Large {
+            (limits.largest_order, limits.pages) = (Order::PMD, IoLimits::MOST_PAGES);
+        }
+        let is_large = store == Store::Large;
+        let stored = if is_large { Vec::new() } else { contents.clone() };
+        let bytes = Bytes { stored: Arc::new(Mutex::new(stored)), limits };
+        let file = machine.memory().create_file(bytes.clone(), if is_large { 0 } else { file_bytes })?;
         let (second, third) = (file.open()?, file.open()?);
         let this = Self { facts, bytes, openings: [file, second, third] };
-        // On Linux what was written is in the page cache.
-        this.bring_in();
+        if is_large {
+            // By one call, as on Linux.
+            let written = this.openings[0].write(0, &mut FromVector { bytes: &contents, at: 0 });
+            written.stopped.map_or(Ok(()), Err)?;
+        } else {
+            // On Linux what was written is in the page cache.
+            this.bring_in();
+        }
         Ok(this)
     }
 
@@ -356,6 +368,30 @@ impl<S: ProgramSpace> UserCopy for FromProgram<'_, '_, S> {
     fn advance(&mut self, bytes: usize) {
         self.at = self.at.wrapping_add(bytes as u64);
         self.left -= bytes as u64;
+    }
+}
+
+/// Bytes that a call writes.
+struct FromVector<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl UserCopy for FromVector<'_> {
+    fn left(&self) -> u64 {
+        (self.bytes.len() - self.at) as u64
+    }
+
+    fn fault_in(&mut self, bytes: usize) -> usize {
+        bytes
+    }
+
+    fn copy(&mut self, page: PageBytes<'_>) -> usize {
+        page.set(0, &self.bytes[self.at..])
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        self.at += bytes;
     }
 }
 

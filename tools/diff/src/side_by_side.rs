@@ -162,7 +162,7 @@ impl SideBySide {
         let settings = &self.interference.settings;
         // A device that is not the comparison's own.
         let foreign_swap = self.setup.swap.is_none() && settings.swaps();
-        let store = self.setup.files.unwrap_or(program.store);
+        let store = self.oracle.origin().store_for(self.setup.files.unwrap_or(program.store));
         let mut steps = self.oracle.run((program, store), effort, settings);
         let start = steps.origin().clone();
         let processes = Processes::new(&self.machine, &self.cpu, (&start, store))?;

@@ -6,7 +6,7 @@
 //! [`Board::turn`].
 
 use super::shared::Atomics;
-use crate::program::MOST_OPS;
+use crate::program::{MOST_OPS, Store};
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 /// Slots in turn.
@@ -110,7 +110,7 @@ pub(super) struct Facts {
     pub(super) failed_step: AtomicU32,
     pub(super) error: AtomicI64,
     /// The inode and the device of each file that programs map.
-    pub(super) files: [[AtomicU64; 2]; 2],
+    pub(super) files: [[AtomicU64; 2]; Store::ALL.len()],
 }
 
 /// The whole of it.

@@ -2,7 +2,8 @@
 
 use crate::program::names::MADV_GUARD_INSTALL;
 use quire_arch::PAGE_SIZE;
-use std::fs::{File, read_to_string};
+use std::fs::{File, OpenOptions, read_to_string};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::ptr;
 use std::sync::OnceLock;
@@ -55,6 +56,33 @@ impl Drop for PrivateMemory {
         // SAFETY: the mapping is this value's own, and there are no references to it.
         unsafe { libc::munmap(self.at, self.bytes) };
     }
+}
+
+/// Whether a call that writes 2 MiB to the file at `path` makes a folio of that size, and a mapping has that as
+/// a whole. What the file has is lost.
+pub(super) fn has_large_folios(path: &str) -> std::io::Result<bool> {
+    const HUGE: usize = 2 << 20;
+    let file = OpenOptions::new().read(true).write(true).open(path)?;
+    file.set_len(0)?;
+    file.write_all_at(&vec![1; HUGE], 0)?;
+    // A folio at the end of the file is not mapped as a whole.
+    file.set_len(2 * HUGE as u64)?;
+    let Some(memory) = PrivateMemory::of(2 * HUGE) else { return Ok(false) };
+    let from = memory.at.addr().next_multiple_of(HUGE) - memory.at.addr();
+    // SAFETY: the part of the mapping's own memory that is replaced has no references to it.
+    let at = unsafe {
+        let part = memory.at.byte_add(from);
+        libc::mmap(part, HUGE, libc::PROT_READ, libc::MAP_SHARED | libc::MAP_FIXED, file.as_raw_fd(), 0)
+    };
+    if at == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the file has the byte. Volatile, since the access itself is what counts.
+    let _ = unsafe { at.cast::<u8>().read_volatile() };
+    let whole = memory.in_memory(from, HUGE) == HUGE / PAGE_SIZE as usize;
+    drop(memory);
+    file.set_len(0)?;
+    Ok(whole)
 }
 
 /// Whether the host has a pool of huge pages, or may fill one: there are none here.

@@ -1,8 +1,8 @@
 //! The state of an oracle process before its first operation, so that a Quire space can begin
 //! alike.
 
-use super::file;
 use super::text::smaps;
+use super::{file, probes};
 use crate::observation::Region;
 use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use crate::program::{Base, Store};
@@ -48,6 +48,8 @@ pub(crate) struct StoreFacts {
     pub(crate) no_exec: bool,
     /// What is written past the end stays when the file grows.
     pub(crate) tail_stays: bool,
+    /// A call that writes 2 MiB makes a folio of that size, which a mapping has by one entry.
+    pub(crate) has_large_folios: bool,
 }
 
 impl StoreFacts {
@@ -67,7 +69,8 @@ impl StoreFacts {
         let system = statfs(path)?.filesystem_type();
         let (huge_alignment, tail_stays) = (ALIGNED.contains(&system), system == TMPFS_MAGIC);
         let no_exec = statvfs(path)?.flags().contains(FsFlags::ST_NOEXEC);
-        Ok(Self { max_bytes: fits, huge_alignment, no_exec, tail_stays })
+        let has_large_folios = huge_alignment && probes::has_large_folios(path)?;
+        Ok(Self { max_bytes: fits, huge_alignment, no_exec, tail_stays, has_large_folios })
     }
 }
 
@@ -178,8 +181,9 @@ impl Start {
         };
         let (size, data) = (sum(|_| true), sum(VmFlags::is_data));
         let rights = rights_of_process(pid)?;
-        let [memory, disk] = file::KEPT.map(|kept| StoreFacts::of(&format!("/proc/{pid}/fd/{}", kept[0])));
-        let (overcommit, stores) = (overcommit(), [memory?, disk?]);
+        let [memory, disk, large] =
+            file::KEPT.map(|kept| StoreFacts::of(&format!("/proc/{pid}/fd/{}", kept[0])));
+        let (overcommit, stores) = (overcommit(), [memory?, disk?, large?]);
         Ok(Self { layout, limits, rights, hard, overcommit, own, gaps, size, data, stores })
     }
 
@@ -195,6 +199,12 @@ impl Start {
             })?;
         }
         Ok(())
+    }
+
+    /// The store that a program has, which asks for this one: without large folios the other one there.
+    pub(crate) fn store_for(&self, store: Store) -> Store {
+        let lacks = store == Store::Large && !self.store(store).has_large_folios;
+        if lacks { Store::Disk } else { store }
     }
 
     /// What the file of a program is like.

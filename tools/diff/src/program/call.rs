@@ -80,6 +80,8 @@ pub(crate) mod names {
     pub(crate) const ZEROS: u32 = 206;
     /// Size of the file at first: 40 pages and a part of one.
     pub(crate) const FILE_BYTES: u64 = (40 << 12) + 0x123;
+    /// That of a file with large folios: of 2 MiB, of 1 MiB, of 64 KiB, and a part of a page.
+    pub(crate) const LARGE_FILE_BYTES: u64 = (3 << 20) + (16 << 12) + 0x123;
     /// The largest size that random programs give it.
     pub(crate) const MOST_FILE_BYTES: u64 = 4 << 20;
 

@@ -61,11 +61,22 @@ pub enum Store {
     Memory = 0,
     /// In the folder for temporary files, on a disk as a rule (ext4).
     Disk,
+    /// There, too, and larger: with large folios, since it was written by one call.
+    Large,
 }
 
 impl Store {
-    /// Both in order, with their names.
-    pub const ALL: [(Self, &str); 2] = [(Self::Memory, "memory"), (Self::Disk, "disk")];
+    /// All in order, with their names.
+    pub const ALL: [(Self, &str); 3] =
+        [(Self::Memory, "memory"), (Self::Disk, "disk"), (Self::Large, "large")];
+
+    /// The size of the file at first.
+    pub(crate) const fn file_bytes(self) -> u64 {
+        match self {
+            Self::Memory | Self::Disk => names::FILE_BYTES,
+            Self::Large => names::LARGE_FILE_BYTES,
+        }
+    }
 }
 
 /// A program.

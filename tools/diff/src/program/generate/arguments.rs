@@ -46,7 +46,12 @@ impl Generator {
             let area = self.recent_area(count);
             return Word::Area(area, self.random.below(12) * PAGE);
         }
-        let addr = self.window_page() * PAGE;
+        let addr = if self.theme.large_file && self.random.chance(50) {
+            // Anywhere in what is mapped of the file.
+            self.random.below(4 * MIB2 / PAGE) * PAGE
+        } else {
+            self.window_page() * PAGE
+        };
         Word::Window(if self.random.chance(2) { addr + self.random.below(PAGE) } else { addr })
     }
 

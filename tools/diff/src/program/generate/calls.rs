@@ -105,7 +105,17 @@ impl Generator {
         flags |= if self.random.chance(1) { MAP_32BIT } else { 0 };
         let mut protection = self.protection();
         protection |= if self.random.chance(2) { 1 << (3 + self.random.below(20)) } else { 0 };
-        let (descriptor, offset) = self.backing(&mut flags);
+        let (descriptor, mut offset) = self.backing(&mut flags);
+        let (mut addr, is_file) = (addr, flags & MAP_ANONYMOUS == 0 && descriptor != u64::from(ZEROS));
+        if self.theme.large_file && is_file && !self.populates && self.random.chance(80) {
+            // With the borders of large folios at those of tables.
+            let block = self.random.below(2) * MIB2;
+            let first = self.random.pick(&[0, 0, 0, PAGE, 16 * PAGE, MIB2 - 8 * PAGE]);
+            offset = block + first;
+            addr = Word::Window(self.unaligned + self.random.below(4) * MIB2 + first);
+            len = self.random.pick(&[MIB2, 2 * MIB2, 3 * MIB2, MIB2 + PAGE, MIB2 - PAGE, 40 * PAGE]);
+            flags = flags & !(MAP_FIXED_NOREPLACE | MAP_LOCKED | MAP_POPULATE) | MAP_FIXED;
+        }
         let rest = [protection, flags, descriptor, offset].map(Word::Exact);
         (Call::Mmap, words([addr, Word::Exact(len), rest[0], rest[1], rest[2], rest[3]]))
     }
@@ -126,7 +136,7 @@ impl Generator {
             *flags = *flags & !3 | MAP_SHARED;
         }
         if self.random.chance(3) {
-            let sync = if self.theme.store == Store::Disk { 3 } else { MAP_SYNC | 3 };
+            let sync = if self.theme.store == Store::Memory { MAP_SYNC | 3 } else { 3 };
             *flags = *flags & !3 | self.random.pick(&[0, 3, 3, 4, sync]);
         }
         let files = [FILE, FILE, FILE, FILE, READ_ONLY, READ_ONLY, WRITE_ONLY, FOLDER, PATH_ONLY, 999];
@@ -173,6 +183,11 @@ impl Generator {
         if advice == MADV_PAGEOUT && (self.theme.shared || self.theme.files) && self.random.chance(90) {
             // Paging out what is cached is not alike yet.
             advice = MADV_COLD;
+        }
+        let ages = matches!(advice, MADV_COLD | MADV_PAGEOUT | MADV_FREE);
+        if self.theme.large_file && ages && self.random.chance(90) {
+            // Linux splits large folios of files there, which unmaps them.
+            advice = MADV_DONTNEED;
         }
         if self.theme.large && advice == MADV_POPULATE_READ && self.random.chance(95) {
             // Huge pages of zeros are not alike yet.

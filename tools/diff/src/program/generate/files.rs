@@ -12,7 +12,10 @@ const DESCRIPTORS: [u32; 12] =
 impl Generator {
     pub(super) fn file_call(&mut self) -> (Call, [Word; 6]) {
         let file = Word::Exact(self.random.pick(&DESCRIPTORS).into());
-        match self.random.below(100) {
+        let least = if self.theme.changes_file { 0 } else { 100 };
+        match self.random.below(100) + least {
+            100..150 => self.transfer(Call::Pread, file),
+            150.. => (Call::Fsync, words([file])),
             0..30 => self.transfer(Call::Pread, file),
             30..60 => self.transfer(Call::Pwrite, file),
             60..78 => (Call::Ftruncate, words([file, Word::Exact(self.file_size())])),
@@ -54,10 +57,11 @@ impl Generator {
 
     /// A byte of the file, or a little past its first end.
     fn file_offset(&mut self) -> u64 {
-        let page = self.random.below(48) * PAGE;
+        let most = if self.theme.large_file && self.random.chance(60) { 800 } else { 48 };
+        let page = self.random.below(most) * PAGE;
         match self.random.below(10) {
             0..5 => page,
-            5 => FILE_BYTES & !7,
+            5 => self.theme.store.file_bytes() & !7,
             _ if self.theme.executes => page + self.random.below(PAGE / 8) * 8,
             _ => page + self.random.below(PAGE),
         }
@@ -69,7 +73,7 @@ impl Generator {
             0 => 0,
             1 => u64::MAX - self.random.below(PAGE),
             2 => MOST_FILE_BYTES - self.random.below(PAGE),
-            3..8 => FILE_BYTES,
+            3..8 => self.theme.store.file_bytes(),
             _ => self.file_offset(),
         }
     }

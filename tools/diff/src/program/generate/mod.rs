@@ -41,6 +41,10 @@ struct Theme {
     executes: bool,
     /// Large folios: whole aligned blocks of 2 MiB, and parts of them.
     large: bool,
+    /// A file with large folios, which is mapped so that theirs and its borders are together.
+    large_file: bool,
+    /// Calls change the file. Otherwise more can be compared of what is mapped.
+    changes_file: bool,
     /// As many mappings as there may be.
     crowded: bool,
 }
@@ -53,6 +57,8 @@ struct Generator {
     theme: Theme,
     /// The part of the window that the program uses.
     window: Range<u64>,
+    /// Bytes from the start of the window to the first border of 2 MiB.
+    unaligned: u64,
     /// Words that were written, newest last.
     written: Vec<Word>,
     /// The calls whose areas later ones may name, newest last.
@@ -73,13 +79,14 @@ struct Generator {
 pub(crate) fn generate(store: Option<Store>, seed: u64, number: u64, len: usize) -> Program {
     let mut random = Random::new(seed, number);
     let window = random.pick(&WINDOWS);
-    let either = random.pick(&[Store::Memory, Store::Disk]);
-    let store = store.unwrap_or(either);
+    let any = random.pick(&[Store::Memory, Store::Memory, Store::Disk, Store::Disk, Store::Large]);
+    let store = store.unwrap_or(any);
     let large = random.chance(15);
+    let large_file = store == Store::Large && random.chance(80);
     let crowded = number % CROWDED_EVERY == CROWDED_EVERY - 1;
     let theme = Theme {
         shared: random.chance(if large { 5 } else { 30 }),
-        files: random.chance(if large { 5 } else { 30 }),
+        files: large_file || random.chance(if large { 5 } else { 30 }),
         store,
         // A child of a crowd has one of its own, which is much memory.
         forks: random.chance(if large { 50 } else { 25 }) && !crowded,
@@ -87,12 +94,15 @@ pub(crate) fn generate(store: Option<Store>, seed: u64, number: u64, len: usize)
         executes: random.chance(10),
         zeros: random.chance(15),
         large,
+        large_file,
+        changes_file: !large_file || random.chance(40),
         crowded,
     };
     let mut generator = Generator {
         random,
         theme,
-        window: if large { 0..WINDOW_BYTES } else { SMALL },
+        window: if large || large_file { 0..WINDOW_BYTES } else { SMALL },
+        unaligned: window.next_multiple_of(MIB2) - window,
         written: Vec::new(),
         areas: Vec::new(),
         forked: 0,
