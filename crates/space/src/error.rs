@@ -34,6 +34,8 @@ impl Errno {
     pub const ENODEV: Self = Self(19);
     /// Invalid argument.
     pub const EINVAL: Self = Self(22);
+    /// File too large.
+    pub const EFBIG: Self = Self(27);
     /// No space left on device.
     pub const ENOSPC: Self = Self(28);
     /// Result too large.
@@ -65,6 +67,7 @@ impl Errno {
             Self::EEXIST => "EEXIST",
             Self::ENODEV => "ENODEV",
             Self::EINVAL => "EINVAL",
+            Self::EFBIG => "EFBIG",
             Self::ENOSPC => "ENOSPC",
             Self::ERANGE => "ERANGE",
             Self::ENOSYS => "ENOSYS",

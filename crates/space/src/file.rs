@@ -84,8 +84,9 @@ impl<'m, P: Platform> File<'m, P> {
         self.spaces.page_cache().set_size(self.handle.file(), size, &self.mappers())
     }
 
-    /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE and KEEP_SIZE). Copies that programs have made
-    /// stay. May sleep.
+    /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE or ZERO_RANGE, and KEEP_SIZE). They may be past
+    /// the end, in the last page: a hole that reaches the end goes on to the end of that page in ext4, not in
+    /// tmpfs. Copies that programs have made stay. May sleep.
     ///
     /// `free` frees what is stored of the bytes that it is called with: the whole pages of the hole, of which
     /// the last may have the end of the file. It is called once, if there are such pages, with their faults

@@ -22,6 +22,7 @@
 //! - `quire`: the same program on Quire.
 //! - `threads`: concurrent programs on one address space.
 //! - `compare`: comparing the observations of both sides.
+//! - `taken`: that neither maps what a call took out of the file.
 //! - `verdict`: what running a program on both sides comes to.
 //! - `confirmation`: when a difference is one.
 //! - `side_by_side`: one program on both sides.
@@ -46,6 +47,7 @@ mod shrink;
 mod side_by_side;
 mod standing;
 mod sum;
+mod taken;
 pub mod threads;
 mod verdict;
 

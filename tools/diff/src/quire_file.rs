@@ -1,8 +1,10 @@
 //! The file of a program on Quire.
 
+mod fallocate;
+
 use crate::linux::{MOST_FILE_PAGES, StoreFacts};
 use crate::observation::Observation;
-use crate::program::names::{FILE, MOST_FILE_BYTES, READ_ONLY, WRITE_ONLY, file_word};
+use crate::program::names::{FILE, MOST_RANGE_BYTES, READ_ONLY, WRITE_ONLY, file_word};
 use crate::program::{Call, Store};
 use crate::sum;
 use quire_arch::{Access, Order, PAGE_SIZE, Platform, VirtAddr};
@@ -97,9 +99,6 @@ struct Opened<'f, 'm> {
     reads: bool,
     writes: bool,
 }
-
-/// Errors of calls about files, which no memory call has.
-const EFBIG: Errno = Errno(libc::EFBIG);
 
 /// The result of a call as Linux returns it.
 type Raw = i64;
@@ -205,7 +204,7 @@ impl<'m> ProgramFile<'m> {
                 bytes.truncate(len);
                 Ok(0)
             }),
-            Call::Fallocate => opened.and_then(|opened| self.fallocate(opened, (second, third, fourth))),
+            Call::Fallocate => opened.and_then(|opened| self.fallocate(opened, second, (third, fourth))),
             Call::Fsync => opened.and_then(|Opened { file, .. }| {
                 file.sync(0..u64::MAX, false).map_err(|error| errno_of(error.into()))?;
                 Ok(0)
@@ -215,28 +214,9 @@ impl<'m> ProgramFile<'m> {
         result.unwrap_or_else(failed)
     }
 
-    /// A hole, the only form of the call here.
-    fn fallocate(
-        &self,
-        Opened { file, writes, .. }: Opened<'_, 'm>,
-        (mode, offset, len): (u64, u64, u64),
-    ) -> Result<Raw, Errno> {
-        const PUNCH: u64 = 3;
-        if offset.cast_signed() < 0 || len.cast_signed() <= 0 {
-            return Err(Errno::EINVAL);
-        }
-        if mode != PUNCH {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        writes.then_some(()).ok_or(Errno::EBADF)?;
-        let end = offset.checked_add(len).filter(|end| *end <= self.facts.max_bytes).ok_or(EFBIG)?;
-        file.punch(offset..end, |whole| self.bytes.punch(whole)).map_err(errno_of)?;
-        Ok(0)
-    }
-
     /// Reads all of the file into the cache.
     pub(crate) fn bring_in(&self) {
-        let mut nowhere = Nowhere(MOST_FILE_BYTES);
+        let mut nowhere = Nowhere(MOST_RANGE_BYTES);
         let _ = self.openings[0].read(0, &mut nowhere);
     }
 
@@ -258,7 +238,7 @@ impl<'m> ProgramFile<'m> {
 
 fn errno_of(error: PageError) -> Errno {
     match error {
-        PageError::TooLarge => EFBIG,
+        PageError::TooLarge => Errno::EFBIG,
         PageError::OtherMachine => Errno::EBADF,
         PageError::BadAddress | PageError::PastEnd => Errno::EFAULT,
         PageError::NoMemory(_) | PageError::OverLimit(_) => Errno::ENOMEM,

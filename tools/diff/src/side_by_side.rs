@@ -12,6 +12,7 @@ use crate::program::names::{MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE};
 use crate::program::{Call, MOST_PROCESSES, Op, Outcome, Program, Store, Word};
 use crate::quire::Processes;
 use crate::standing::Standing;
+use crate::taken;
 use crate::verdict::{Mismatch, Verdict};
 use quire_arch::PAGE_SIZE;
 use quire_host::{HostConfig, Machine, Vcpu};
@@ -357,6 +358,7 @@ impl<'m> Course<'m> {
             return Compared::Known;
         }
         let mut result = compare(self.start, &mut self.past, wanted, linux, quire);
+        result = result.and_then(|()| taken::check(*call, args, outcome, [linux, quire]));
         if result.is_ok() && *call == Call::Mincore && outcome == Outcome::Value(0) {
             result = self.residency(*process, args, linux, quire);
         }

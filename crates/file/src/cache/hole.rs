@@ -48,10 +48,10 @@ impl Kept {
 type PreparedKept = ArrayVec<(IndexRange, Prepared), 2>;
 
 impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
-    /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`). Pages that are all in the hole leave the cache;
-    /// copies that programs have made stay. Where the hole begins or ends within a page that is written as
-    /// zeros. The caller keeps other calls away that write to the file or change its size. May sleep.
-    /// `program` pays.
+    /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`, `FALLOC_FL_ZERO_RANGE`), also past its end in the
+    /// last page. Pages that are all in the hole leave the cache; copies that programs have made stay. Where
+    /// the hole begins or ends within a page that is written as zeros. The caller keeps other calls away that
+    /// write to the file or change its size. May sleep. `program` pays.
     ///
     /// `free` frees what is stored of the bytes of whole pages that it is called with, of which the last may
     /// have the end of the file. It is called once, if there are such: when no page of them is cached or
@@ -71,16 +71,12 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         users: &dyn FileUsers<P, V>,
         free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
     ) -> Result<(), PageError> {
-        // Past the end of the file all is zeros already, unless its tail stays.
-        let tail_stays = file.backing().limits().tail_stays;
-        let size = file.size();
-        let last = if tail_stays { size.next_multiple_of(PAGE_SIZE) } else { size };
-        let (start, end) = (bytes.start, bytes.end.min(last));
+        // A program may have written past the end in the last page; there is nothing behind that.
+        let (start, end) = (bytes.start, bytes.end.min(file.size().next_multiple_of(PAGE_SIZE)));
         if start >= end {
             return Ok(());
         }
-        let whole_end = if end == last { end.next_multiple_of(PAGE_SIZE) } else { end };
-        let whole = IndexRange::new(start.div_ceil(PAGE_SIZE), whole_end >> PAGE_SHIFT);
+        let whole = IndexRange::new(start.div_ceil(PAGE_SIZE), end >> PAGE_SHIFT);
         self.make_hole(file, users, free, &mut |cache| {
             Ok((cache.bring_in_edges(file, edges_of(start, end, whole), program)?, whole))
         })

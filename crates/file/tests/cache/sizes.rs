@@ -67,6 +67,31 @@ fn what_is_written_past_the_end_stays_where_the_backing_wants_that() {
     }
 }
 
+/// As in Linux, whose ext4 lets a hole of PUNCH_HOLE that reaches the end go on to the end of the page, and a
+/// range of ZERO_RANGE not.
+#[test]
+fn a_hole_is_as_long_as_is_said_past_the_end_too() {
+    let fixture = Fixture::new();
+    let file = fixture.create(Disk::new(&[]).file(), PAGE + 100);
+    let page = fixture.page(file.file(), 1);
+    let past_end = |wanted: [u8; 4]| {
+        // SAFETY: the page is cached, and the bytes are in it.
+        let there = [140, 150, 200, 300].map(|at| unsafe { page.add(at).read() });
+        assert_eq!(there, wanted);
+    };
+    // SAFETY: the page is cached, and the bytes are in it.
+    unsafe { page.add(100).write_bytes(7, 300) };
+    let punch = |from: u64, to: u64| {
+        let hole = PAGE + from..PAGE + to;
+        let free = &mut |_| panic!("no whole page is in it");
+        fixture.cache().punch(file.file(), hole, &fixture.program, &NoUsers, free).unwrap();
+    };
+    punch(0, 150);
+    past_end([0, 7, 7, 7]);
+    punch(200, 300);
+    past_end([0, 7, 0, 7]);
+}
+
 #[test]
 fn a_folio_is_removed_when_no_entry_maps_it() {
     let fixture = Fixture::new();
@@ -123,7 +148,7 @@ fn a_hole_is_zeros_and_its_edges_are_written() {
             fixture.must_write(file.file(), 0, &old[..1]);
         }
         let first = start.next_multiple_of(PAGE);
-        let last = if end >= size { size.next_multiple_of(PAGE) } else { end / PAGE * PAGE };
+        let last = end.min(size.next_multiple_of(PAGE)) / PAGE * PAGE;
         let mut freed = Vec::new();
         let mut free = |bytes: std::ops::Range<u64>| {
             disk.free(&bytes);

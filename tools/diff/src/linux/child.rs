@@ -15,7 +15,7 @@ use super::texts::Files;
 use crate::program::Call;
 use crate::program::names::{
     CAP_IPC_LOCK, CAP_SYS_RAWIO, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE,
-    MREMAP_FIXED,
+    MOST_RANGE_BYTES, MREMAP_FIXED,
 };
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -249,9 +249,12 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
     if number == Call::Pread.number() || number == Call::Pwrite.number() {
         return is_free(board, len, third);
     }
+    if number == Call::Fallocate.number() {
+        // A longer range may need all the memory that there is.
+        return fourth.cast_signed() <= MOST_RANGE_BYTES.cast_signed();
+    }
     let without_range = [
         Call::Ftruncate,
-        Call::Fallocate,
         Call::Fsync,
         Call::Brk,
         Call::Mlockall,

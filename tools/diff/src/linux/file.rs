@@ -7,7 +7,8 @@ use super::raw::{Plain, open_as, plain, syscall};
 use super::texts::{Files, next_vma, query};
 use crate::program::Store;
 use crate::program::names::{
-    FILE, FILE_BYTES, LARGE_FILE_BYTES, MOST_FILE_BYTES, PATH_ONLY, READ_ONLY, WRITE_ONLY, file_word,
+    FILE, FILE_BYTES, LARGE_FILE_BYTES, MOST_FILE_BYTES, MOST_RANGE_BYTES, PATH_ONLY, READ_ONLY, WRITE_ONLY,
+    file_word,
 };
 use crate::sum::Sum;
 use core::ffi::CStr;
@@ -142,7 +143,7 @@ pub(super) fn renew(board: &Board) {
 /// Reads all of the file into the page cache.
 pub(super) fn bring_in(board: &Board) {
     let mut at = 0;
-    while transfer(board, libc::SYS_pread64, at, PAGE) > 0 && at < MOST_FILE_BYTES {
+    while transfer(board, libc::SYS_pread64, at, PAGE) > 0 && at < MOST_RANGE_BYTES {
         at += PAGE;
     }
 }

@@ -6,12 +6,14 @@ use super::{file, probes};
 use crate::observation::Region;
 use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
 use crate::program::{Base, Store};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::sys::statfs::{BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, FsType, TMPFS_MAGIC, XFS_SUPER_MAGIC, statfs};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use quire_arch::{PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::HostPlatform;
 use quire_mm::space::{Error, Layout, Limits, Mapping, Overcommit, Rights, Space, VmFlags};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{Seek as _, SeekFrom};
 
 /// A stretch of address space, end exclusive.
@@ -50,6 +52,10 @@ pub(crate) struct StoreFacts {
     pub(crate) tail_stays: bool,
     /// A call that writes 2 MiB makes a folio of that size, which a mapping has by one entry.
     pub(crate) has_large_folios: bool,
+    /// Calls make ranges zeros (`FALLOC_FL_ZERO_RANGE`).
+    pub(crate) zeroes: bool,
+    /// Calls take ranges out and put some in, of multiples of so many bytes.
+    pub(crate) moves: Option<u64>,
 }
 
 impl StoreFacts {
@@ -57,7 +63,7 @@ impl StoreFacts {
     fn of(path: &str) -> std::io::Result<Self> {
         /// File systems whose large mappings Linux aligns: ext4, xfs, btrfs.
         const ALIGNED: [FsType; 3] = [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC];
-        let mut file = File::open(path)?;
+        let mut file = OpenOptions::new().read(true).write(true).open(path)?;
         let (mut fits, mut past) = (0, 1 << 63);
         while past - fits > 1 {
             let middle = fits + (past - fits) / 2;
@@ -69,9 +75,22 @@ impl StoreFacts {
         let system = statfs(path)?.filesystem_type();
         let (huge_alignment, tail_stays) = (ALIGNED.contains(&system), system == TMPFS_MAGIC);
         let no_exec = statvfs(path)?.flags().contains(FsFlags::ST_NOEXEC);
+        let kept_size = FallocateFlags::FALLOC_FL_ZERO_RANGE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+        let zeroes = fallocate(&file, kept_size, 0, PAGE_SIZE.cast_signed()).is_ok();
+        let moves = unit_of_moves(&file);
+        // Last, since the file is short after it.
         let has_large_folios = huge_alignment && probes::has_large_folios(path)?;
-        Ok(Self { max_bytes: fits, huge_alignment, no_exec, tail_stays, has_large_folios })
+        Ok(Self { max_bytes: fits, huge_alignment, no_exec, tail_stays, has_large_folios, zeroes, moves })
     }
+}
+
+/// What the length of a range is a multiple of that can be taken out of this file.
+fn unit_of_moves(file: &File) -> Option<u64> {
+    let units = (9..=PAGE_SIZE.trailing_zeros()).map(|shift| 1_i64 << shift);
+    let taken_out = |unit| fallocate(file, FallocateFlags::FALLOC_FL_COLLAPSE_RANGE, 0, unit);
+    let mut tried = units.map(|unit| (unit, taken_out(unit)));
+    let (unit, result) = tried.find(|(_, result)| *result != Err(Errno::EINVAL))?;
+    result.is_ok().then_some(unit.cast_unsigned())
 }
 
 /// What the template found out by itself.

@@ -65,7 +65,8 @@ pub(crate) mod names {
         MDWE:
             PR_MDWE_REFUSE_EXEC_GAIN = 1, PR_MDWE_NO_INHERIT = 2;
         FALLOCATE:
-            FALLOC_FL_KEEP_SIZE = 1, FALLOC_FL_PUNCH_HOLE = 2;
+            FALLOC_FL_KEEP_SIZE = 1, FALLOC_FL_PUNCH_HOLE = 2, FALLOC_FL_COLLAPSE_RANGE = 8,
+            FALLOC_FL_ZERO_RANGE = 0x10, FALLOC_FL_INSERT_RANGE = 0x20, FALLOC_FL_UNSHARE_RANGE = 0x40;
         LIMIT:
             RLIMIT_DATA = 2, RLIMIT_STACK = 3, RLIMIT_MEMLOCK = 8, RLIMIT_AS = 9;
     }
@@ -82,8 +83,10 @@ pub(crate) mod names {
     pub(crate) const FILE_BYTES: u64 = (40 << 12) + 0x123;
     /// That of a file with large folios: of 2 MiB, of 1 MiB, of 64 KiB, and a part of a page.
     pub(crate) const LARGE_FILE_BYTES: u64 = (3 << 20) + (16 << 12) + 0x123;
-    /// The largest size that random programs give it.
+    /// The largest size that random programs set.
     pub(crate) const MOST_FILE_BYTES: u64 = 4 << 20;
+    /// The longest range of it that is allocated, moved or made zeros.
+    pub(crate) const MOST_RANGE_BYTES: u64 = 16 << 20;
 
     /// The word of the file's first contents at word `at` of page `page`. It may be executed.
     pub(crate) const fn file_word(page: u64, at: u64) -> u64 {

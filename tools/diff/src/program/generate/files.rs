@@ -9,6 +9,17 @@ use super::{Generator, PAGE};
 const DESCRIPTORS: [u32; 12] =
     [FILE, FILE, FILE, FILE, FILE, FILE, FILE, READ_ONLY, READ_ONLY, WRITE_ONLY, PATH_ONLY, 999];
 
+/// Modes that are refused, one for not being known.
+const ODD_MODES: &[u64] = &[
+    FALLOC_FL_PUNCH_HOLE,
+    FALLOC_FL_COLLAPSE_RANGE | FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_INSERT_RANGE | FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_ZERO_RANGE | FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+    FALLOC_FL_UNSHARE_RANGE,
+    FALLOC_FL_UNSHARE_RANGE | FALLOC_FL_KEEP_SIZE,
+    4,
+];
+
 impl Generator {
     pub(super) fn file_call(&mut self) -> (Call, [Word; 6]) {
         let file = Word::Exact(self.random.pick(&DESCRIPTORS).into());
@@ -16,10 +27,10 @@ impl Generator {
         match self.random.below(100) + least {
             100..150 => self.transfer(Call::Pread, file),
             150.. => (Call::Fsync, words([file])),
-            0..30 => self.transfer(Call::Pread, file),
-            30..60 => self.transfer(Call::Pwrite, file),
-            60..78 => (Call::Ftruncate, words([file, Word::Exact(self.file_size())])),
-            78..96 => self.punch(file),
+            0..28 => self.transfer(Call::Pread, file),
+            28..56 => self.transfer(Call::Pwrite, file),
+            56..70 => (Call::Ftruncate, words([file, Word::Exact(self.file_size())])),
+            70..96 => self.fallocate(file),
             _ => (Call::Fsync, words([file])),
         }
     }
@@ -41,17 +52,37 @@ impl Generator {
         (call, words([file, addr, Word::Exact(len), Word::Exact(offset)]))
     }
 
-    fn punch(&mut self, file: Word) -> (Call, [Word; 6]) {
-        let offset = self.file_offset();
+    fn fallocate(&mut self, file: Word) -> (Call, [Word; 6]) {
+        let mode = match self.random.below(20) {
+            0..7 => FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+            7..9 => FALLOC_FL_ZERO_RANGE,
+            9..11 => FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE,
+            11..14 => FALLOC_FL_COLLAPSE_RANGE,
+            14..17 => FALLOC_FL_INSERT_RANGE,
+            17 => 0,
+            18 => FALLOC_FL_KEEP_SIZE,
+            _ => self.random.pick(ODD_MODES),
+        };
+        let offset = match self.random.below(40) {
+            0 => u64::MAX - self.random.below(2 * PAGE),
+            // No file can have an end behind that.
+            1 => (1 << 63) - 1,
+            _ => self.file_offset(),
+        };
+        let moves = mode & (FALLOC_FL_COLLAPSE_RANGE | FALLOC_FL_INSERT_RANGE) != 0;
+        // These are refused where they begin or end within a page, mostly.
+        let offset = if moves && self.random.chance(80) { offset & !(PAGE - 1) } else { offset };
         let len = match self.random.below(20) {
             0 => 0,
-            1 => MOST_FILE_BYTES,
-            2..8 => self.random.below(3 * PAGE),
+            // Past the end, or up to its page.
+            1 if !moves => MOST_FILE_BYTES,
+            1 => (FILE_BYTES & !(PAGE - 1)).saturating_sub(offset),
+            2..8 if !moves || self.random.chance(20) => self.random.below(3 * PAGE),
             _ => (1 + self.random.below(8)) * PAGE,
         };
         // What is left of a word begins as a whole one does.
         let len = if self.theme.executes { len & !7 } else { len };
-        let mode = Word::Exact(FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE);
+        let mode = Word::Exact(mode | self.odd_int());
         (Call::Fallocate, words([file, mode, Word::Exact(offset), Word::Exact(len)]))
     }
 
