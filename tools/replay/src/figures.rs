@@ -262,3 +262,27 @@ impl Sub for AllocatorFigures {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Quire's resident files have shared memory among them, which Linux counts by itself.
+    #[test]
+    fn resident_memory_is_held_against_all_that_linux_had() {
+        let with = |rss_anon, rss_file, rss_shmem| {
+            let quire = SpaceFigures {
+                resident_anonymous: 8 << 20,
+                resident_file: 9 << 20,
+                ..SpaceFigures::default()
+            };
+            let linux = Some(LinuxFigures { rss_anon, rss_file, rss_shmem, ..LinuxFigures::default() });
+            let found = ProcessReport { quire, linux, ..ProcessReport::default() }.residency().unwrap();
+            (found.anonymous, found.files)
+        };
+        assert_eq!(with(8 << 20, 1 << 20, 8 << 20), (true, true));
+        assert_eq!(with(8 << 20, 9 << 20, 8 << 20), (true, false));
+        assert_eq!(with(17 << 20, 9 << 20, 0), (false, true));
+        assert_eq!(ProcessReport::default().residency(), None);
+    }
+}

@@ -245,6 +245,7 @@ mod tests {
         let mut all = change(1, 0, 1000);
         assert!(all.take(&change(1, 1, 2000)) && all.take(&change(1, 5, 3000)));
         assert!(!all.take(&change(2, 6, 3000)), "another thread");
+        assert!(!all.take(&PageChange { added: false, ..change(1, 0, 3000) }), "one that leaves");
         assert!(!all.take(&change(1, 6, 3001 + PageChange::APART_NS)), "later");
         assert_eq!((all.from, all.until, all.pages.runs().len()), (1000, 3000, 2));
     }

@@ -212,6 +212,8 @@ fn file_system(path: &str) -> (i64, bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::cached_pages;
+    use quire_trace::event::IndexRun;
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     use rustix::thread::{UnshareFlags, unshare_unsafe};
     use std::ffi::{CStr, CString};
@@ -289,6 +291,9 @@ mod tests {
                 assert_eq!(above.held, Some(HeldInMemory { bytes: 8192, changed: true }));
                 let below = asked_of(&open("both/below"), UNIX_EPOCH);
                 assert_eq!((below.kind, below.held), (FileKind::Regular, None), "{userfaultfd}");
+                // Its pages are those of the file below, which was written just now.
+                let pages = cached_pages(&open("both/below"), 8192, below.file_system);
+                assert_eq!(pages, Some(vec![IndexRun { first: 0, pages: 2 }]));
                 let empty = trial::is_in_memory(tid, open("both/empty").as_raw_fd());
                 assert_eq!(empty, userfaultfd.then_some(true), "it has no page that could be counted");
             }

@@ -221,6 +221,16 @@ mod tests {
         assert!(pagemap.present(0, PAGE).is_empty());
     }
 
+    #[test]
+    fn neighbours_of_two_kinds_are_two_runs() {
+        let mut runs = Vec::new();
+        for (page, file) in [(1, true), (2, true), (3, false), (5, false), (6, false)] {
+            add(&mut runs, page * PAGE, 1, file);
+        }
+        let run = |page, pages, file| PageRun { start: page * PAGE, pages, file };
+        assert_eq!(runs, [run(1, 2, true), run(3, 1, false), run(5, 2, false)]);
+    }
+
     /// Bytes that this thread has read so far.
     fn bytes_read() -> u64 {
         let text = std::fs::read_to_string("/proc/thread-self/io").unwrap();

@@ -46,7 +46,8 @@ programs! {
         mends_what_was_refused traces;
     figures: has_memory_that_calls_bring_in has_memory_that_the_kernel_brings_in
         has_threads_and_starts_a_program locks_a_file_in_memory_that_grew reads_files_in_memory;
-    files: changes_a_mapped_file cuts_a_mapped_file empties_a_mapped_file executes_a_fifo reads_a_file reads_many_files;
+    files: allocates_while_descriptors_change changes_a_mapped_file cuts_a_mapped_file empties_a_mapped_file
+        executes_a_fifo reads_a_file reads_many_files;
     fuse: maps_a_file_that_it_serves;
     hidden: executes_what_is_hidden executes_what_is_hidden_under_a_filter fails_to_execute_in_between
         leaves_its_recorder_no_descriptors touches touches_and_fails_to_execute touches_in_threads

@@ -9,6 +9,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
+
+/// So many allocations of `allocates_while_descriptors_change` see a change.
+const CHANGES: usize = 100;
 
 /// A mapping of a file, of which more may be mapped than the file has.
 struct Area(*mut u8);
@@ -38,9 +42,18 @@ impl Area {
 
     /// Asks what of it is in memory, which the recording has.
     fn ask(&self) {
+        self.ask_pages(FILE_AREA);
+    }
+
+    /// The same of what the file has: Linux can have pages of a folio past its end.
+    fn ask_up_to_the_end(&self, file: &File) {
+        self.ask_pages(file.metadata().unwrap().len() as usize / PAGE);
+    }
+
+    fn ask_pages(&self, pages: usize) {
         let mut there = [0_u8; FILE_AREA];
-        // SAFETY: the kernel writes a byte for each page of the mapping.
-        assert_eq!(unsafe { libc::mincore(self.0.cast(), FILE_AREA * PAGE, there.as_mut_ptr()) }, 0);
+        // SAFETY: the kernel writes a byte for each of these pages of the mapping.
+        assert_eq!(unsafe { libc::mincore(self.0.cast(), pages * PAGE, there.as_mut_ptr()) }, 0);
     }
 }
 
@@ -128,19 +141,20 @@ pub(crate) fn cuts_a_mapped_file() {
     let mut file = make(&place.path().join("cut"));
     let area = Area::of(&file);
     file.set_len(0).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
     file.write_all(&[1; 16 * PAGE]).unwrap();
-    area.ask();
+    area.ask_up_to_the_end(&file);
     let cut = |mode: i32, start: usize, pages: usize| {
         let [start, bytes] = [start, pages].map(|pages| (pages * PAGE) as i64);
         // SAFETY: it has no preconditions.
         let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, start, bytes) } == 0;
-        area.ask();
+        area.ask_up_to_the_end(&file);
         done
     };
     assert!(cut(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 3, 4));
     for pages in [3, 12, 16] {
         file.set_len((pages * PAGE) as u64).unwrap();
-        area.ask();
+        area.ask_up_to_the_end(&file);
     }
     let moved = cut(libc::FALLOC_FL_COLLAPSE_RANGE, 4, 4) && cut(libc::FALLOC_FL_INSERT_RANGE, 2, 4);
     drop(place);
@@ -166,13 +180,47 @@ pub(crate) fn empties_a_mapped_file() {
     leave(0);
 }
 
-/// Maps a file that nothing else has mapped, and reads all of it.
+/// Allocates again and again what a mapped file has already, while another thread puts another file behind
+/// the descriptor, and the mapped one again.
+pub(crate) fn allocates_while_descriptors_change() {
+    let place = tempfile::Builder::new().prefix("quire-mapped-file-").tempdir().unwrap();
+    let file = make(&place.path().join("mapped"));
+    let area = Area::of(&file);
+    let other = File::create(place.path().join("other")).unwrap();
+    other.set_len(3 * PAGE as u64).unwrap();
+    let changing = file.try_clone().unwrap();
+    let (rounds, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(SeqCst) {
+                for next in [&other, &file] {
+                    // SAFETY: the new descriptor is of a file that lives as long.
+                    unsafe { libc::dup2(next.as_raw_fd(), changing.as_raw_fd()) };
+                    rounds.fetch_add(1, SeqCst);
+                }
+            }
+        });
+        let mut changes = 0;
+        while changes < CHANGES {
+            let before = rounds.load(SeqCst);
+            let mode = libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: it has no preconditions.
+            assert_eq!(unsafe { libc::fallocate(changing.as_raw_fd(), mode, 0, PAGE as i64) }, 0);
+            changes += usize::from(rounds.load(SeqCst) > before);
+        }
+        is_over.store(true, SeqCst);
+    });
+    area.ask();
+    drop(place);
+    leave(0);
+}
+
+/// Maps a file that nothing else has mapped, and reads all of it. All of it is dirty before.
 pub(crate) fn reads_a_file() {
     let place = tempfile::Builder::new().prefix("quire-mapped-file-").tempdir().unwrap();
-    let file = make(&place.path().join("read"));
-    for page in 0..FILE_PAGES {
-        read_page(&file, page);
-    }
+    let mut file = make(&place.path().join("read"));
+    file.seek(SeekFrom::Start(0)).unwrap();
+    file.write_all(&[2; FILE_PAGES * PAGE]).unwrap();
     let area = Area::of(&file);
     (0..FILE_PAGES).for_each(|page| area.read(page));
     area.ask();

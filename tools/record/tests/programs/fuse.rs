@@ -137,6 +137,8 @@ pub(crate) fn maps_a_file_that_it_serves() {
     drop(OpenOptions::new().write(true).truncate(true).open(&path).unwrap());
     std::env::set_current_dir(place.path()).unwrap();
     drop(OpenOptions::new().write(true).truncate(true).open("file").unwrap());
+    // A name of which the kernel knows nothing yet.
+    assert!(OpenOptions::new().write(true).truncate(true).open("none").is_err());
     std::env::set_current_dir("/").unwrap();
     drop(file);
     let name = CString::new(path.to_str().unwrap()).unwrap();

@@ -173,6 +173,29 @@ fn a_file_is_emptied_by_the_calls_that_do_so_and_by_no_others() {
     }
 }
 
+/// The length after a call is that of the file which the call was for.
+#[test]
+fn another_file_behind_the_descriptor_by_then_is_not_asked() {
+    for recorded in Recording::in_both_ways("allocates_while_descriptors_change") {
+        assert_eq!(recorded.summary.status, ExitStatus::Code(0));
+        if !is_on_disk(&recorded) {
+            return;
+        }
+        let of_mapped = |call: &&Call| call.args[1] == (FILE_AREA * PAGE) as u64 && call.file().is_some();
+        let file = recorded.calls(libc::SYS_mmap).find(of_mapped).and_then(Call::file).unwrap();
+        let lengths = recorded.events.iter().filter_map(|event| match &event.kind {
+            EventKind::File(event) if (event.device, event.inode) == (file.device, file.inode) => {
+                match event.change {
+                    FileChange::Size { bytes, .. } => Some(bytes / PAGE as u64),
+                    _ => None,
+                }
+            }
+            _ => None,
+        });
+        assert_eq!(Vec::from_iter(lengths), [FILE_PAGES as u64]);
+    }
+}
+
 /// Without perf, files are looked at: what was between two looks is not known, lengths by calls are.
 #[test]
 fn lengths_are_known_without_tracepoints() {
@@ -198,7 +221,7 @@ fn lengths_are_known_without_tracepoints() {
     assert!(left.peek().is_none(), "{lengths:?}");
 }
 
-/// The file was read before it was mapped, so all of it was there.
+/// The file was written before it was mapped, so all of it was there, and not on its disk.
 #[test]
 fn a_cold_recording_begins_without_the_pages_of_the_program_s_files() {
     let Some(recorded) = Recording::with("reads_a_file", |options| options.cold = true) else { return };

@@ -139,6 +139,9 @@ fn what_a_cold_touch_makes_linux_read_is_mapped_with_it() {
     );
     // As much as Linux reads around it, where that is not recorded.
     assert_eq!(with(vec![]), (16, 0));
+    let other = FileEvent { device: DEVICE, inode: INODE + 1, change: FileChange::Cached(runs([(6, 9)])) };
+    let other = EventKind::File(Box::new(other));
+    assert_eq!(with(vec![other, cached([(5, 2)])]), (4, 0), "nor pages of another file");
 }
 
 #[test]
@@ -265,6 +268,21 @@ fn figures_are_those_of_the_moment_of_linux() {
     assert_eq!(report.ends[&0].anonymous, PAGE);
 }
 
+/// The rest of a page at the edge of a hole is still there.
+#[test]
+fn the_pages_at_the_edges_of_a_hole_stay_cached() {
+    let with = |more: Vec<EventKind>| {
+        let hole = file(FileChange::Punched(PAGE / 2..4 * PAGE + 5));
+        let first = [size(16 * PAGE), cached([(0, 16)]), image(vec![mapping(0, 16)]), hole];
+        let report = replayed(ReplayOptions::default(), first.into_iter().chain(more).collect());
+        (report.pressure.major_faults, report.processes[0].quire.resident_file / PAGE)
+    };
+    let unknown = |page| read_with(page, Outcome::Unknown);
+    assert_eq!(with(vec![unknown(0)]), (0, 13));
+    assert_eq!(with(vec![unknown(4)]), (0, 13));
+    assert_eq!(with(vec![unknown(3), cached([(3, 1)])]), (1, 14));
+}
+
 /// A program makes a hole by its mapping: copies stay, and what is read again is a major fault.
 #[test]
 fn what_a_program_removes_is_mapped_no_more() {
@@ -283,6 +301,10 @@ fn what_a_program_removes_is_mapped_no_more() {
     let stays = vec![cached([(0, 8)]), read_with(3, Outcome::Unknown)];
     let report = replayed(ReplayOptions::default(), events(stays));
     assert_eq!((report.pressure.major_faults, report.processes[0].quire.resident_file / PAGE), (0, 16));
+    // What it only unmaps is still there.
+    let unmap = call(libc::SYS_madvise, [AT, 16 * PAGE, libc::MADV_DONTNEED as u64], 0);
+    let report = replayed(ReplayOptions::default(), events(vec![unmap, read_with(9, Outcome::Unknown)]));
+    assert_eq!((report.pressure.major_faults, report.processes[0].quire.resident_file / PAGE), (0, 8));
 }
 
 /// Linux drops the copies of what it moves within a file, which is recorded as a truncation there.
@@ -363,6 +385,8 @@ fn a_cold_touch_with_nothing_behind_it_is_a_major_fault() {
     let [first, second, third] = majors;
     assert_eq!(with(vec![first, cached([(20, 1), (40, 1), (60, 1)]), second, third]), (3, 3));
     assert_eq!(with(vec![unknown(1)]), (0, 2));
+    // What is read around a page ends with the file, also where that grows.
+    assert_eq!(with(vec![size(50 * PAGE), unknown(47), size(60 * PAGE), unknown(52)]), (2, 28));
 }
 
 /// The machine has RAM for what is mapped of them, and not for what they have.
@@ -390,8 +414,10 @@ fn what_nothing_maps_gives_way() {
         let reads = (0..PAGES / 16).map(|part| read(part * 16));
         [map(AT, first, PAGES, false)].into_iter().chain(reads)
     };
+    // What gave way comes in again.
+    let rounds = (0..20).chain([0]);
     let events: Vec<EventKind> =
-        [size(100 * PAGES * PAGE), image(Vec::new())].into_iter().chain((0..20).flat_map(one)).collect();
+        [size(100 * PAGES * PAGE), image(Vec::new())].into_iter().chain(rounds.flat_map(one)).collect();
     let small = ReplayOptions { memory: Some(12 << 20), ..ReplayOptions::default() };
     let report = replayed(small, events);
     assert_eq!(report.does_not_fit, None);
