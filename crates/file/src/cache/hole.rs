@@ -39,9 +39,9 @@ impl Kept {
     }
 
     /// Asks for space for them.
-    fn prepare<P: Platform>(self, file: &CachedFile<P>) -> Result<PreparedKept, FileError> {
-        let prepare = |folio: IndexRange| Ok((folio, file.prepare_write(folio)?));
-        self.0.into_iter().flatten().map(prepare).collect()
+    fn ask_for_space<P: Platform>(self, file: &CachedFile<P>) -> Result<PreparedKept, FileError> {
+        let ask = |folio: IndexRange| Ok((folio, file.prepare_write(folio)?));
+        self.0.into_iter().flatten().map(ask).collect()
     }
 }
 
@@ -62,7 +62,6 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     ///
     /// There is no memory; a page at the edge of the hole could not be had, or there is no space for it;
     /// nothing has changed then. Or `free` failed: the whole pages have what is stored.
-    #[cfg_attr(debug_assertions, track_caller)]
     pub fn punch(
         self,
         file: &FileCore<P, V>,
@@ -114,7 +113,7 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         loop {
             let (edges, pages) = find(self)?;
             let mut reserve = self.reserve_for_cuts(file, &nodes, 2)?;
-            let spaces = kept.prepare(file)?;
+            let spaces = kept.ask_for_space(file)?;
             let _alone = file.invalidate.write(self.platform());
             // A call that makes the file larger comes before, or after this.
             let whole = pages.intersect(CachedFile::<P>::pages_of(0..file.size()));

@@ -259,31 +259,26 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// A folio for a file, charged: of `order`, or as large a one as there is memory for without an effort.
     #[cfg_attr(debug_assertions, track_caller)]
     fn allocate_folio(self, order: Order, program: &Membership) -> Result<NewFolio<'m, P>, PageError> {
-        let mut order = order;
-        loop {
-            let request = AllocRequest::new(order, SITE).movability(Migratetype::Movable).kind(Kind::File);
-            let smaller = order.smaller();
-            let request = if smaller.is_some() { request.without_drain() } else { request };
-            match (self.allocate_charged(request, order, program), smaller) {
-                (Ok(head), _) => return Ok(NewFolio { memcgs: self.memcgs, head, order }),
-                (Err(_), Some(smaller)) => order = smaller,
-                (Err(error), None) => return Err(error),
-            }
-        }
+        let large = if order > Order::ZERO { self.allocate_large(order, program) } else { None };
+        large.map_or_else(|| self.allocate_charged(Order::ZERO, program), Ok)
+    }
+
+    /// One of `order` or a smaller one, but no page.
+    fn allocate_large(self, order: Order, program: &Membership) -> Option<NewFolio<'m, P>> {
+        let smaller = core::iter::successors(Some(order), |order| order.smaller());
+        let mut large = smaller.take_while(|order| *order > Order::ZERO);
+        large.find_map(|order| self.allocate_charged(order, program).ok())
     }
 
     #[cfg_attr(debug_assertions, track_caller)]
-    fn allocate_charged(
-        self,
-        request: AllocRequest,
-        order: Order,
-        program: &Membership,
-    ) -> Result<Pfn, PageError> {
+    fn allocate_charged(self, order: Order, program: &Membership) -> Result<NewFolio<'m, P>, PageError> {
+        let request = AllocRequest::new(order, SITE).movability(Migratetype::Movable).kind(Kind::File);
+        let request = if order > Order::ZERO { request.without_drain() } else { request };
         let pin = self.platform().pin();
         let head = self.frames().allocate(&pin, request)?;
         self.frames().known(head).as_folio().set_owner(OwnerWord::NONE);
         self.memcgs.programs().charge_new(&pin, program, head, order)?;
-        Ok(head)
+        Ok(NewFolio { memcgs: self.memcgs, head, order })
     }
 
     /// The largest order of a folio that may be made for a page: nothing is cached of what it would have

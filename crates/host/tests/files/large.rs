@@ -234,3 +234,25 @@ fn parts_of_it_are_moved_and_unmapped() {
     drop(child);
     assert_audit(&machine);
 }
+
+#[test]
+fn folios_that_cross_tables_are_mapped_by_windows() {
+    let machine = machine(64, 1);
+    let (file, _) = huge_file(&machine, 2 * HUGE);
+    let (cpu, space) = cpu_and_space(&machine);
+    let at = VirtAddr((1 << 39) - 4 * PAGE);
+    let request = file_request(0, 2 * HUGE, RW, SHARED).at(at, MapFlags::FIXED | SHARED);
+    space.mmap_file(&request, &file).unwrap();
+    assert_eq!(read(&cpu, &space, at), 1);
+    assert_eq!(resident(&machine, &space), (4, 0));
+    assert_eq!(read(&cpu, &space, page(at, 4)), 5);
+    assert_eq!(resident(&machine, &space), (20, 0));
+    // Of the last folio Linux maps one page where there is no table yet, and a window where there is one.
+    assert_eq!(read(&cpu, &space, page(at, HUGE + 4)), HUGE + 5);
+    assert_eq!(resident(&machine, &space), (21, 0));
+    assert_eq!(read(&cpu, &space, page(at, HUGE + 5)), HUGE + 6);
+    assert_eq!(resident(&machine, &space), (36, 0));
+    write(&cpu, &space, page(at, HUGE + 100), 1);
+    assert_eq!(resident(&machine, &space), (37, 0));
+    assert_audit(&machine);
+}

@@ -84,7 +84,57 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .refused(is_short_or_io)
     .hides(|scene| assert!(scene.files.borrow()[0].figures().cached < MAPPED))
     .succeeded(|scene| assert_eq!(scene.files.borrow()[0].figures().cached, MAPPED)),
+    Scenario::new("a_large_folio_of_a_file_is_mapped_by_pages_without_a_table_for_it", large, |scene| {
+        // All of it was read before.
+        scene.space.madvise(VirtAddr(HUGE_AT), HUGE_BYTES, Advice::DontNeed)?;
+        access(scene.read(HUGE_AT))
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .hides(|scene| assert_eq!(scene.read(HUGE_AT), Ok(u64::from_le_bytes([7; 8]))))
+    .succeeded(|scene| assert_eq!(scene.machine.memory().frames().events().file_pmd_mapped(), 2)),
+    Scenario::new("a_hole_in_a_large_folio_fails_whole", large, |scene| {
+        scene.files.borrow()[0].punch(8 * PAGE..9 * PAGE, |_| Ok(())).map_err(call_error)
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .succeeded(|scene| assert_eq!(scene.files.borrow()[0].figures().cached, 2 * HUGE_BYTES / PAGE - 1)),
+    Scenario::new("a_file_that_ends_in_a_large_folio_keeps_it_without_memory_to_cut_it", large, |scene| {
+        scene.files.borrow()[0].set_size(9 * PAGE).map_err(call_error)
+    })
+    .undone(Undone::Contents)
+    .hides(|scene| {
+        let file = &scene.files.borrow()[0];
+        assert_eq!((file.size(), file.figures().cached), (9 * PAGE, HUGE_BYTES / PAGE));
+    })
+    .succeeded(|scene| assert_eq!(scene.files.borrow()[0].figures().cached, 9)),
+    Scenario::new("a_large_folio_is_written_in_smaller_ones_where_memory_ends", large, |scene| {
+        let mut bytes = vec![1; HUGE_BYTES as usize];
+        let written = scene.files.borrow()[0].write(2 * HUGE_BYTES, &mut Buffer::new(&mut bytes));
+        written.stopped.map_or(Ok(()), Err).map_err(call_error)
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .hides(|scene| assert_eq!(scene.files.borrow()[0].size(), 3 * HUGE_BYTES))
+    .succeeded(|scene| assert_eq!(scene.files.borrow()[0].size(), 3 * HUGE_BYTES)),
 ];
+
+/// Where a mapping of large folios begins.
+const HUGE_AT: u64 = 1 << 39;
+/// Bytes of a folio of the PMD's order.
+const HUGE_BYTES: u64 = 2 << 20;
+
+/// Two large folios of a file, mapped.
+fn large(scene: &Scene<'_>) {
+    let (backing, _) = MemoryFile::huge(Vec::new());
+    let file = scene.machine.memory().create_file(backing, 0).expect("there is memory");
+    write_file(&file, 0, &vec![7; 2 * HUGE_BYTES as usize]);
+    let pages = 2 * HUGE_BYTES / PAGE;
+    let request = file_request(0, pages, RW, MapFlags::SHARED);
+    let request = request.at(VirtAddr(HUGE_AT), MapFlags::FIXED | MapFlags::SHARED);
+    scene.space.mmap_file(&request, &file).expect("there is memory");
+    scene.files.borrow_mut().push(file);
+}
 
 fn shared(scene: &Scene<'_>) {
     mapped(scene, MapFlags::SHARED);
