@@ -65,6 +65,17 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         self.range().bytes()
     }
 
+    /// Fills these bytes of the file with zeros, as far as it has them.
+    pub(crate) fn zero(&self, bytes: &Range<u64>) {
+        let own = self.bytes();
+        let (start, end) = (bytes.start.max(own.start), bytes.end.min(own.end));
+        if start < end {
+            let platform = self.memcgs.frames().platform();
+            // SAFETY: the folio is locked, and the bytes are in it.
+            unsafe { zero_bytes(platform, self.head, start - own.start, end - own.start) };
+        }
+    }
+
     /// Unlocks it, for a caller with locks under which nothing may be freed. The folio is in the cache, so
     /// another reference is left.
     pub fn unlock_cached(mut self) {
@@ -93,5 +104,18 @@ impl<P: Platform> Drop for LockedFolio<'_, P> {
 impl<P: Platform> fmt::Debug for LockedFolio<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockedFolio").field("head", &self.head).finish_non_exhaustive()
+    }
+}
+
+/// Fills the bytes of a folio from `from` up to `to` with zeros.
+///
+/// # Safety
+///
+/// The folio at `head` is in RAM, and locked by the caller; `from..to` is within it. Only programs that
+/// expect the race use these bytes at the same time.
+pub(crate) unsafe fn zero_bytes<P: Platform>(platform: &P, head: Pfn, from: u64, to: u64) {
+    if from < to {
+        // SAFETY: the caller's promise.
+        unsafe { platform.direct_map(head).as_ptr().add(from as usize).write_bytes(0, (to - from) as usize) };
     }
 }

@@ -8,6 +8,7 @@ use crate::cached_file::{CachedFile, Turn};
 use crate::entry::Entry;
 use crate::file_memory::new_token;
 use crate::index::{IndexRange, PageIndex};
+use crate::locked_folio::zero_bytes;
 use crate::requests::{Extent, Outcome, Request};
 use crate::store::{Filter, Tag};
 use core::fmt;
@@ -369,18 +370,5 @@ impl<P: Platform> Drop for Unsubmitted<'_, P> {
 impl<P: Platform> fmt::Debug for Transfers<'_, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.file, f)
-    }
-}
-
-/// Fills the bytes of a folio from `from` up to `to` with zeros.
-///
-/// # Safety
-///
-/// The folio at `head` is in RAM, and locked by the caller; `from..to` is within it. Only programs that
-/// expect the race use these bytes at the same time.
-pub(crate) unsafe fn zero_bytes<P: Platform>(platform: &P, head: Pfn, from: u64, to: u64) {
-    if from < to {
-        // SAFETY: the caller's promise.
-        unsafe { platform.direct_map(head).as_ptr().add(from as usize).write_bytes(0, (to - from) as usize) };
     }
 }

@@ -11,7 +11,6 @@ use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
-use crate::transfers::zero_bytes;
 use crate::user_copy::{PageBytes, UserCopy};
 use crate::users::{Cleaned, FileUsers};
 use core::ops::Range;
@@ -214,7 +213,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             if self.clean(file, &folio, users) == Cleaned::InTransit {
                 return Ok(0);
             }
-            self.zero_in(&folio, &(past_end..part.at));
+            folio.zero(&(past_end..part.at));
         }
         let is_large = folio.order() > Order::ZERO;
         let is_partly_old = came == Came::Empty && !part.is_all(part.bytes, &bytes, size);
@@ -234,12 +233,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Ok(0);
         }
         if new.is_some() && !is_partly_old {
-            let (start, end) = (part.at - bytes.start, part.at + copied - bytes.start);
-            // SAFETY: the folio is locked and new, and the bytes are in it.
-            unsafe {
-                zero_bytes(self.platform(), folio.head(), 0, start);
-                zero_bytes(self.platform(), folio.head(), end, bytes.end - bytes.start);
-            }
+            folio.zero(&(bytes.start..part.at));
+            folio.zero(&(part.at + copied..bytes.end));
         }
         new.into_iter().for_each(Unfilled::filled);
         if copied > 0 {

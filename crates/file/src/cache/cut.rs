@@ -32,21 +32,27 @@ pub(super) enum Cut {
 /// The nodes for cuts.
 pub(super) type CutNodes<'r, 'n, P> = Option<&'r mut Reserve<'n, NodesOn<'n, P>>>;
 
-impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
+/// A file that is being cut.
+pub(super) struct Cutter<'c, 'm, P: Platform, V> {
+    pub(super) cache: PageCache<'m, P, V>,
+    pub(super) file: &'c FileCore<P, V>,
+    pub(super) users: &'c dyn FileUsers<P, V>,
+}
+
+impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
     /// Nodes for so many cuts. Nothing is held.
     ///
     /// # Errors
     ///
     /// There is no memory for them.
-    pub(super) fn reserve_for_cuts<'n>(
-        self,
-        file: &FileCore<P, V>,
+    pub(super) fn reserve<'n>(
+        &self,
         nodes: &'n NodesOn<'n, P>,
         cuts: u8,
     ) -> Result<Reserve<'n, NodesOn<'n, P>>, AllocError> {
         // SAFETY: the stores of a machine's files are locked with its nodes.
         let mut reserve = unsafe { Reserve::new(nodes) };
-        if file.largest_order() > Order::ZERO {
+        if self.file.largest_order() > Order::ZERO {
             reserve.fill(Needs::of_cuts(cuts))?;
         }
         Ok(reserve)
@@ -54,27 +60,26 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 
     /// Cuts the folio that has page `at` and the one before it. Invalidate is held exclusively.
     pub(super) fn cut_at<'n>(
-        self,
-        file: &FileCore<P, V>,
+        &self,
         at: u64,
         (nodes, mut reserve): (&NodesOn<'n, P>, CutNodes<'_, 'n, P>),
-        users: &dyn FileUsers<P, V>,
     ) -> Cut {
+        let Self { cache, file, users } = *self;
         if file.largest_order() == Order::ZERO {
             return Cut::Done;
         }
         let Some(index) = PageIndex::new(at) else { return Cut::Done };
         let (mut attempt, mut split) = (0, None);
         loop {
-            let folio = self.lock_cached(file, index).ok().flatten();
+            let folio = cache.lock_cached(file, index).ok().flatten();
             let Some(folio) = folio.filter(|folio| folio.start() < index) else {
                 self.count_cut(split, FolioCounter::Split);
                 return Cut::Done;
             };
             let order = folio.order();
-            self.transfers(file).wait_written(folio.head());
-            self.unmap_locked(file, &folio, users);
-            if reserve.as_mut().is_some_and(|reserve| self.halve(file, &folio, (nodes, reserve))) {
+            cache.transfers(file).wait_written(folio.head());
+            cache.unmap_locked(file, &folio, users);
+            if reserve.as_mut().is_some_and(|reserve| self.halve(&folio, (nodes, reserve))) {
                 split.get_or_insert(order);
                 continue;
             }
@@ -91,15 +96,15 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 
     /// Makes two of a locked folio that nothing maps, unless others hold it.
     fn halve<'n>(
-        self,
-        file: &FileCore<P, V>,
+        &self,
         folio: &LockedFolio<'m, P>,
         (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'n, NodesOn<'n, P>>),
     ) -> bool {
+        let (file, frames) = (self.file, self.cache.frames());
         let order = folio.order();
         let Some(half) = order.smaller() else { return false };
-        let is_halved = file.with_store_on(nodes, self.frames(), |store| {
-            self.frames().folios().halve_cached(folio.head(), ALONE, || {
+        let is_halved = file.with_store_on(nodes, frames, |store| {
+            frames.folios().halve_cached(folio.head(), ALONE, || {
                 let split = store.split(folio.start(), half, reserve);
                 debug_assert!(split.is_ok(), "nodes for a cut were not reserved: {split:?}");
                 split.is_ok()
@@ -113,10 +118,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         is_halved
     }
 
-    fn count_cut(self, order: Option<Order>, counter: FolioCounter) {
+    fn count_cut(&self, order: Option<Order>, counter: FolioCounter) {
         if let Some(order) = order {
-            let pin = self.platform().pin();
-            self.frames().events().count_folio(&pin, order, counter, 1);
+            let pin = self.cache.platform().pin();
+            self.cache.frames().events().count_folio(&pin, order, counter, 1);
         }
     }
 }

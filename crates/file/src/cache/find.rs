@@ -4,10 +4,11 @@ use super::PageCache;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, Is, Turn};
 use crate::entry::{Entry, Stored};
-use crate::file_core::Mapping;
+use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::store::{Filter, Tag};
+use crate::users::FileUsers;
 use arrayvec::ArrayVec;
 use quire_arch::{Pfn, Platform};
 use quire_frame::{FrameFlags, OwnerWord};
@@ -118,6 +119,35 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         // The cache's reference; the caller's is still there.
         let last = folio.frame().put(1);
         debug_assert!(!last, "{head:?} had no reference of the cache");
+    }
+
+    /// Removes the folios that begin in these pages. Invalidate is held exclusively.
+    pub(super) fn remove_range(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) {
+        self.for_each_folio(file, pages, Filter::All, |at @ (index, head)| {
+            let Some(folio) = self.lock_found(file, at, true) else { return };
+            if index.get() < pages.start() {
+                return;
+            }
+            self.transfers(file).wait_written(head);
+            self.unmap_locked(file, &folio, users);
+            self.remove(file, &folio);
+        });
+    }
+
+    /// Unmaps a locked folio everywhere. Invalidate is held exclusively.
+    pub(super) fn unmap_locked(
+        self,
+        file: &FileCore<P, V>,
+        folio: &LockedFolio<'m, P>,
+        users: &dyn FileUsers<P, V>,
+    ) {
+        let mut attempt = 0;
+        while folio.frame().as_folio().maps() != 0 {
+            // A fault was faster, or a mapping is in transit: that needs nothing that is held here.
+            users.unmap(file, folio.range(), false);
+            P::relax(attempt);
+            attempt = attempt.saturating_add(1);
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `obtain`, `writeback`, `truncate`, `cut`, `hole`, `calls`, `close`, `handle`.
+//! Lowest first: `find`, `obtain`, `writeback`, `cut`, `hole`, `truncate`, `calls`, `close`, `handle`.
 
 mod calls;
 mod close;

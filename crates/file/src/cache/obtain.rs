@@ -1,7 +1,6 @@
 //! Bringing pages into the cache.
 
 use super::PageCache;
-use super::find::after;
 use crate::backing::FileError;
 use crate::cached_file::CachedFile;
 use crate::entry::{Entry, Stored};
@@ -11,7 +10,7 @@ use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::slabs::NodesOn;
 use crate::source::{Needs, Reserve};
-use crate::store::{Filter, InsertError};
+use crate::store::InsertError;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, FolioGuard, FrameFlags, Kind, Migratetype, OwnerWord};
@@ -281,33 +280,6 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         Ok(NewFolio { memcgs: self.memcgs, head, order })
     }
 
-    /// The largest order of a folio that may be made for a page: nothing is cached of what it would have
-    /// besides, and the file does not end in it if it is to be read. A snapshot.
-    fn free_order(self, file: &CachedFile<P>, wanted: Wanted) -> Order {
-        let mut order = wanted.order;
-        while let Some(smaller) = order.smaller() {
-            let block = IndexRange::block(wanted.index.block_start(order), order);
-            let fits = wanted.fill == Fill::ByCaller || file.reaches(block);
-            let is_free = || {
-                file.with_store(self.frames(), |store| {
-                    let mut rest = block;
-                    while let Some(stored) = store.next(rest, Filter::All) {
-                        if !stored.entry.is_shadow() {
-                            return false;
-                        }
-                        rest = after(&stored, block);
-                    }
-                    true
-                })
-            };
-            if fits && is_free() {
-                break;
-            }
-            order = smaller;
-        }
-        order
-    }
-
     fn step<'n>(
         self,
         file: &CachedFile<P>,
@@ -328,7 +300,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             Err(error) if fill == Fill::Read => return Err(error.into()),
             Ok(None) | Err(_) => {}
         }
-        let largest = self.free_order(file, wanted);
+        let largest = file.free_order(self.frames(), (index, wanted.order), fill == Fill::Read);
         let Some(new) = slot.take() else { return Ok(Step::NeedsFolio(largest)) };
         if new.order > largest {
             *slot = Some(new);

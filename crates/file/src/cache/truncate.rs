@@ -1,4 +1,4 @@
-//! Taking pages out of the cache: truncation, invalidation, moves of what is stored.
+//! Taking pages out of the cache: truncation, holes, invalidation, moves of what is stored.
 //!
 //! The size is changed first; then the pages are unmapped everywhere and removed, one locked folio after the
 //! other. A fault that locked a folio before it was removed finds the old size, and what it maps is unmapped
@@ -6,6 +6,8 @@
 //! cannot be cut there stays: what it has past the end is zeros, and mapped nowhere.
 
 use super::PageCache;
+use super::cut::Cutter;
+use super::hole::{Hole, edges_of};
 use super::writeback::Wait;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, MAX_FILE_BYTES};
@@ -14,11 +16,12 @@ use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::store::Filter;
-use crate::transfers::zero_bytes;
 use crate::users::{Cleaned, FileUsers};
+use arrayvec::ArrayVec;
 use core::ops::Range;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
 use quire_frame::FrameFlags;
+use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
@@ -39,7 +42,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Err(PageError::TooLarge);
         }
         let nodes = file.memory().nodes(self.frames());
-        let mut reserve = self.reserve_for_cuts(file, &nodes, 1);
+        let cutter = Cutter { cache: self, file, users };
+        let mut reserve = cutter.reserve(&nodes, 1);
         let _alone = file.invalidate.write(self.platform());
         if size > file.size() {
             self.extend(file, size, users);
@@ -51,7 +55,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let gone = IndexRange::new(size.div_ceil(PAGE_SIZE), IndexRange::ALL.end());
         users.unmap(file, gone, true);
         // Where memory is short, or the folio is held, all of it stays, as in Linux.
-        let _ = self.cut_at(file, gone.start(), (&nodes, reserve.as_mut().ok()), users);
+        let _ = cutter.cut_at(gone.start(), (&nodes, reserve.as_mut().ok()));
         self.zero_behind(file, size);
         self.remove_range(file, gone, users);
         // Copies that programs have made for themselves in the meantime, of what was not unmapped yet.
@@ -77,7 +81,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             };
             // An entry in transit can still write there.
             if self.clean(file, &folio, users) == Cleaned::All {
-                self.zero_in(&folio, &(first..folio.bytes().end));
+                folio.zero(&(first..folio.bytes().end));
                 grow();
                 return;
             }
@@ -96,52 +100,63 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         (at < folio.bytes().end).then_some(folio)
     }
 
-    /// Fills bytes of a locked folio with zeros.
-    pub(super) fn zero_in(self, folio: &LockedFolio<'m, P>, bytes: &Range<u64>) {
-        let of_folio = folio.bytes();
-        let (start, end) = (bytes.start.max(of_folio.start), bytes.end.min(of_folio.end));
-        if start < end {
-            let from = of_folio.start;
-            // SAFETY: the folio is locked, and the bytes are in it.
-            unsafe { zero_bytes(self.platform(), folio.head(), start - from, end - from) };
-        }
-    }
-
     /// Fills what the folio in which the byte `end` is has from there on with zeros, if it is cached.
     fn zero_behind(self, file: &CachedFile<P>, end: u64) {
         if let Some(folio) = self.cached_folio_of(file, end) {
             self.transfers(file).wait_written(folio.head());
-            self.zero_in(&folio, &(end..folio.bytes().end));
+            folio.zero(&(end..folio.bytes().end));
         }
     }
 
-    /// Removes the folios that begin in these pages. Invalidate is held exclusively.
-    pub(super) fn remove_range(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) {
-        self.for_each_folio(file, pages, Filter::All, |at @ (index, head)| {
-            let Some(folio) = self.lock_found(file, at, true) else { return };
-            if index.get() < pages.start() {
-                return;
-            }
-            self.transfers(file).wait_written(head);
-            self.unmap_locked(file, &folio, users);
-            self.remove(file, &folio);
-        });
-    }
-
-    /// Unmaps a locked folio everywhere. Invalidate is held exclusively.
-    pub(super) fn unmap_locked(
+    /// Makes bytes of a file zeros (`FALLOC_FL_PUNCH_HOLE`, `FALLOC_FL_ZERO_RANGE`), also past its end in the
+    /// last page. Pages that are all in the hole leave the cache; copies that programs have made stay. Where
+    /// the hole begins or ends within a page that is written as zeros. The caller keeps other calls away that
+    /// write to the file or change its size. May sleep. `program` pays.
+    ///
+    /// `free` frees what is stored of the bytes of whole pages that it is called with, of which the last may
+    /// have the end of the file. It is called once, if there are such: when no page of them is cached or
+    /// being written, and none can come, since Invalidate is held alone. So what it frees is neither read
+    /// before nor written after.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory; a page at the edge of the hole could not be had, or there is no space for it;
+    /// nothing has changed then. Or `free` failed: the whole pages have what is stored.
+    pub fn punch(
         self,
         file: &FileCore<P, V>,
-        folio: &LockedFolio<'m, P>,
+        bytes: Range<u64>,
+        program: &Membership,
         users: &dyn FileUsers<P, V>,
-    ) {
-        let mut attempt = 0;
-        while folio.frame().as_folio().maps() != 0 {
-            // A fault was faster, or a mapping is in transit: that needs nothing that is held here.
-            users.unmap(file, folio.range(), false);
-            P::relax(attempt);
-            attempt = attempt.saturating_add(1);
+        free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
+    ) -> Result<(), PageError> {
+        // A program may have written past the end in the last page; there is nothing behind that.
+        let (start, end) = (bytes.start, bytes.end.min(file.size().next_multiple_of(PAGE_SIZE)));
+        if start >= end {
+            return Ok(());
         }
+        let whole = IndexRange::new(start.div_ceil(PAGE_SIZE), end >> PAGE_SHIFT);
+        let hole = Hole(Cutter { cache: self, file, users });
+        let find = &mut || Ok((hole.bring_in_edges(edges_of(start, end, whole), program)?, whole));
+        hole.make(free, find)
+    }
+
+    /// Makes zeros of whole pages, of which the backing frees what it has stored; copies that programs have
+    /// made stay. May sleep; nothing is locked.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory, or no space for a folio that others hold; nothing has changed then. Or the
+    /// backing's: the pages are what is stored.
+    pub fn remove_pages(
+        self,
+        file: &FileCore<P, V>,
+        bytes: Range<u64>,
+        users: &dyn FileUsers<P, V>,
+    ) -> Result<(), PageError> {
+        let pages = CachedFile::<P>::pages_of(bytes);
+        let free = &mut |bytes| file.backing().punch(bytes);
+        Hole(Cutter { cache: self, file, users }).make(free, &mut || Ok((ArrayVec::new(), pages)))
     }
 
     /// Drops the folios of these pages that nothing needs: what is stored may have changed. May sleep.

@@ -2,11 +2,12 @@
 
 use super::CachedFile;
 use crate::entry::Entry;
-use crate::index::PageIndex;
+use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
+use crate::store::Filter;
 use core::fmt;
-use quire_arch::{Pfn, Platform};
-use quire_frame::{FrameChain, FrameFlags};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{FrameChain, FrameFlags, Frames};
 use quire_memcg::Memcgs;
 
 /// What was found without waiting.
@@ -98,6 +99,39 @@ impl<P: Platform> CachedFile<P> {
         let is_read = !memcgs.frames().known(head).word().flags().contains(FrameFlags::READING);
         memcgs.folios().release_folio(head);
         is_read
+    }
+
+    /// The largest order, up to `order`, of a folio that may be made for page `index`: nothing is cached of what
+    /// it would have besides, and if it `is_read` the file does not end in it. A snapshot.
+    pub(crate) fn free_order(
+        &self,
+        frames: &Frames<P>,
+        (index, order): (PageIndex, Order),
+        is_read: bool,
+    ) -> Order {
+        let mut order = order;
+        while let Some(smaller) = order.smaller() {
+            let block = IndexRange::block(index.block_start(order), order);
+            if (!is_read || self.reaches(block)) && self.has_no_folio(frames, block) {
+                break;
+            }
+            order = smaller;
+        }
+        order
+    }
+
+    /// Whether no page of the range is cached, at a moment.
+    fn has_no_folio(&self, frames: &Frames<P>, pages: IndexRange) -> bool {
+        self.with_store(frames, |store| {
+            let mut rest = pages;
+            while let Some(stored) = store.next(rest, Filter::All) {
+                if !stored.entry.is_shadow() {
+                    return false;
+                }
+                rest = IndexRange::new(stored.range().end(), pages.end());
+            }
+            true
+        })
     }
 
     /// A reference to the folio of page `index`.

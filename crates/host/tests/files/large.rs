@@ -65,6 +65,8 @@ fn a_folio_of_the_pmds_order_is_mapped_by_one_entry() {
     assert_eq!(read(&cpu, &space, page(copies, 3 * HUGE + 5)), 3 * HUGE + 6);
     assert_eq!(resident(&machine, &space), (15, 0));
     space.munmap(copies, 4 * HUGE_BYTES).unwrap();
+    file.set_size(0).unwrap();
+    assert_eq!(machine.memory().frames().events().folios(Order::PMD, FolioCounter::NrAnon), 0);
     assert_eq!(resident(&machine, &space), (0, 0));
     assert_audit(&machine);
 }

@@ -43,7 +43,15 @@ impl<'a, 'm> Scene<'a, 'm> {
         backing: MemoryFile,
         store: Arc<FileStore>,
     ) -> Self {
-        let file = machine.memory().create_file(backing, 2 * PAGE).expect("there is memory enough");
+        let is_large = store.largest_order.load(Ordering::Relaxed) > 0;
+        let size = if is_large { 0 } else { 2 * PAGE };
+        let file = machine.memory().create_file(backing, size).expect("there is memory enough");
+        if is_large {
+            // By one call, which makes one folio of them.
+            let bytes = store.bytes.lock().expect("no thread panicked").clone();
+            write_file(&file, 0, &bytes);
+            file.sync(0..u64::MAX, false).expect("nothing fails");
+        }
         for (addr, flags) in [(shared(0), MapFlags::SHARED), (private(0), MapFlags::empty())] {
             let request = file_request(0, 2, RW, flags).at(addr, MapFlags::FIXED | flags);
             space.mmap_file(&request, &file).expect("there is memory enough");
@@ -81,15 +89,26 @@ fn first_word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("a word"))
 }
 
-/// Checks `model` with such a file, on machines of `cpus`. Everything is audited while the file is open
-/// still, and when it is closed.
+/// Checks `model` with such a file, on machines of `cpus`: with folios of one page, and with one that has both
+/// pages and is cached. Everything is audited while the file is open still, and when it is closed.
 pub(crate) fn with_file(cpus: usize, model: impl Fn(&Scene<'_, '_>) + Send + Sync + Clone + 'static) {
+    with_folios(cpus, Order::ZERO, model.clone());
+    with_folios(cpus, Order::new(1).expect("an order"), model);
+}
+
+/// The same with folios of one page only.
+fn with_pages(cpus: usize, model: impl Fn(&Scene<'_, '_>) + Send + Sync + Clone + 'static) {
+    with_folios(cpus, Order::ZERO, model);
+}
+
+fn with_folios(cpus: usize, largest: Order, model: impl Fn(&Scene<'_, '_>) + Send + Sync + Clone + 'static) {
     let setup = Setup::mib(2).cpus(cpus).overcommit();
     check_seeded(SOME, seed_of(&model), move || {
         with_spaces(&setup, |machine, [space]| {
             let scene = as_one_step(|| {
                 let pages = [1_u64, 2].map(|page| page.to_le_bytes().repeat(PAGE as usize / 8));
                 let (backing, store) = MemoryFile::new(pages.concat());
+                store.largest_order.store(largest.get(), Ordering::Relaxed);
                 ManuallyDrop::new(Scene::new(machine, space, backing, store))
             });
             model(&scene);
@@ -138,7 +157,10 @@ fn shuttle_a_truncation_against_faults() {
             for addr in [shared(1), private(1)] {
                 assert_eq!(on_cpu(machine, 0, space, |program| program.read_u64(addr)), Err(PAST_END));
             }
-            assert_eq!((file.figures().cached, file.figures().dirty), (1, 0));
+            // A large folio was dirty as a whole, if the page that is gone was.
+            let is_large = scene.store.largest_order.load(Ordering::Relaxed) > 0;
+            assert_eq!(file.figures().cached, 1);
+            assert!(file.figures().dirty == 0 || is_large);
             assert_eq!(space.figures().resident_anonymous, 0, "a copy of what is past the end");
         });
     });
@@ -397,7 +419,7 @@ fn shuttle_an_invalidation_against_faults() {
 /// that is possible.
 #[test]
 fn shuttle_two_readers_of_a_page_that_fails() {
-    with_file(3, |scene| {
+    with_pages(3, |scene| {
         let Scene { machine, space, file, store, .. } = scene;
         store.fails_reads.store(true, Ordering::Relaxed);
         let mended = Fact::default();
