@@ -153,6 +153,10 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             }
             None => {
                 let run = self.run_around(folio, (page, index), self.window(index));
+                if !run.contains(&index) {
+                    // The file has become smaller since the folio was found.
+                    return Ok(Step::LookAgain);
+                }
                 self.install_cached(&locked, run, (folio, page, index), LeafFlags::ACCESSED)?;
                 let freed = self.map_around(&locked, index);
                 drop(locked);
@@ -192,11 +196,12 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         {
             return whole;
         }
-        let first = index - index.min((page.get() - pages.start()) as usize);
-        // Up to the end of the file, which may be in the folio.
-        let behind = pages.end().min(self.file.size().div_ceil(PAGE_SIZE)) - page.get();
-        let end = window.end.min(index + behind as usize);
-        first.max(window.start)..end
+        // Up to the end of the file, which may be in the folio, and before the page by now.
+        let end = pages.end().min(self.file.size().div_ceil(PAGE_SIZE));
+        let first = pages.start().max(page.get() - (index - window.start) as u64);
+        let end = end.min(page.get() + (window.end - index) as u64).max(first);
+        let start = index - (page.get() - first) as usize;
+        start..start + (end - first) as usize
     }
 
     /// The entries of the fault's table that are of the mapping: the first, and the end, which may be past
@@ -304,7 +309,12 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             let Some(page) = PageIndex::new(fault.vma.page_offset_at(addr)) else { break };
             // Readers without the lock see entries come, so this is not the whole truth for them; the lock is
             // held here. Of a large folio, other entries may be empty.
-            if !has_large && locked.entries[at].load(Ordering::Relaxed) != 0 {
+            let is_mapped = match locked.get(at) {
+                Entry::None => false,
+                Entry::Leaf(leaf) if has_large => self.is_cached_page(leaf),
+                _ => !has_large,
+            };
+            if is_mapped {
                 continue;
             }
             if let Some(folio) = file.find_for_table(tables.memory().memcgs(), page, &mut freed) {
@@ -318,6 +328,11 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             }
         }
         freed
+    }
+
+    /// Whether a leaf of a locked table maps a folio of one page of the file's cache.
+    fn is_cached_page(&self, leaf: Leaf) -> bool {
+        self.tables.maps_cached(leaf) && !self.tables.memory().frames().folio(leaf.pfn).is_large()
     }
 
     /// Allows writes through `leaf`, entry `index` of the locked table, to a page of a shared file, if its

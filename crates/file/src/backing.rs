@@ -197,7 +197,7 @@ pub trait FileBacking<P: Platform>: Send + Sync + 'static {
         0
     }
 
-    /// What it can take. Never changes.
+    /// What it can take. Asked once, when the file is made.
     fn limits(&self) -> IoLimits {
         IoLimits::default()
     }

@@ -7,7 +7,7 @@ pub(crate) use find::Is;
 pub use find::Lookup;
 pub(crate) use space::Prepared;
 
-use crate::backing::FileBacking;
+use crate::backing::{FileBacking, IoLimits};
 use crate::entry::Entry;
 use crate::error_sequence::ErrorSequence;
 use crate::file_memory::FileMemory;
@@ -62,6 +62,8 @@ pub struct CachedFile<P: Platform> {
     /// Times that what is stored of it was freed.
     cuts: AtomicU64,
     number: u64,
+    /// What the backing said when the file was made.
+    limits: IoLimits,
     backing: NonNull<dyn FileBacking<P>>,
     memory: NonNull<FileMemory<P>>,
 }
@@ -90,6 +92,8 @@ impl<P: Platform> CachedFile<P> {
         memory: NonNull<FileMemory<P>>,
         (number, size): (u64, u64),
     ) -> Self {
+        // SAFETY: the backing is valid (caller).
+        let limits = unsafe { backing.as_ref() }.limits();
         Self {
             store: FolioStore::new(),
             invalidate: RwSleepLock::new(LockClass::Invalidate),
@@ -102,6 +106,7 @@ impl<P: Platform> CachedFile<P> {
             reaps: AtomicU64::new(0),
             cuts: AtomicU64::new(0),
             number,
+            limits,
             backing,
             memory,
         }
@@ -135,7 +140,7 @@ impl<P: Platform> CachedFile<P> {
     /// Whether Linux maps a folio of these pages as one that may be large: on tmpfs also the last one.
     #[inline]
     pub fn is_mapped_large(&self, folio: IndexRange) -> bool {
-        self.goes_past(folio) || self.backing().limits().tail_stays
+        self.goes_past(folio) || self.limits.tail_stays
     }
 
     /// Whether all of the pages of `range` are in it, at least in part.
@@ -144,14 +149,19 @@ impl<P: Platform> CachedFile<P> {
         self.size().div_ceil(PAGE_SIZE) >= range.end()
     }
 
+    /// What its backing can take, as it said when the file was made.
+    pub(crate) fn limits(&self) -> IoLimits {
+        self.limits
+    }
+
     /// From where on a file of `size` bytes has zeros once it is larger.
     pub(crate) fn zeros_from(&self, size: u64) -> u64 {
-        if self.backing().limits().tail_stays { size.next_multiple_of(PAGE_SIZE) } else { size }
+        if self.limits.tail_stays { size.next_multiple_of(PAGE_SIZE) } else { size }
     }
 
     /// The largest order of its folios.
     pub fn largest_order(&self) -> Order {
-        self.backing().limits().folio_order()
+        self.limits.folio_order()
     }
 
     /// Its pages.
@@ -167,13 +177,13 @@ impl<P: Platform> CachedFile<P> {
     /// Whether a program may write by a mapping to a locked folio with these flags: it is dirty, and is not
     /// being written where the backing wants its pages to stay the same meanwhile.
     pub fn may_be_written(&self, flags: FrameFlags) -> bool {
-        let is_stable = flags.contains(FrameFlags::WRITEBACK) && self.backing().limits().stable_writes;
+        let is_stable = flags.contains(FrameFlags::WRITEBACK) && self.limits.stable_writes;
         flags.contains(FrameFlags::DIRTY) && !is_stable
     }
 
     /// Whether programs may make holes in it by their mappings.
     pub fn has_holes(&self) -> bool {
-        self.backing().limits().holes
+        self.limits.holes
     }
 
     pub(crate) fn backing(&self) -> &dyn FileBacking<P> {

@@ -35,7 +35,7 @@ pub(crate) struct Run<'m, P: Platform> {
 
 impl<'m, P: Platform> Run<'m, P> {
     pub(crate) fn new(transfers: Transfers<'m, P>) -> Self {
-        Self::within(transfers, transfers.file.backing().limits())
+        Self::within(transfers, transfers.file.limits())
     }
 
     const fn within(transfers: Transfers<'m, P>, limits: IoLimits) -> Self {
@@ -173,7 +173,7 @@ impl<'m, P: Platform> Transfers<'m, P> {
     /// Room for a request, once there is some.
     fn begin(self, extent: Extent) -> (&'m Request, IoToken) {
         let backing = self.file.backing();
-        let most = backing.limits().in_flight;
+        let most = self.file.limits().in_flight;
         let token = new_token();
         loop {
             if let Some(request) = self.file.requests.begin(token, most, extent) {

@@ -52,8 +52,9 @@ impl<P: Platform> MemcgPrograms<'_, P> {
         match charged {
             Ok(()) => Ok(()),
             Err(over) => {
+                let is_of_file = self.tree.frames().known(head).kind() == Kind::File;
                 MemcgFolios::new(self.tree).release_unused(pin, head, order);
-                if order > Order::ZERO {
+                if order > Order::ZERO && !is_of_file {
                     let events = self.tree.frames().events();
                     events.count_folio(pin, order, FolioCounter::AnonFaultFallbackCharge, 1);
                 }

@@ -59,17 +59,19 @@ impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
 
     fn clean(&self, file: &FileCore<P, Vma>, head: Pfn, pages: IndexRange) -> Cleaned {
         let frame = self.0.memory().frames().known(head);
+        // Read first: a mapping that is in transit while the others are found counts still, and so does one that
+        // goes after it was found. None comes while the folio is locked but by fork, whose copies of private
+        // memory forbid writes.
+        let maps = frame.as_folio().maps();
         let mut found = 0;
-        if frame.as_folio().maps() > 0 {
+        if maps > 0 {
             let held = self.0.hold_file(file.mappings());
             let _ = held.walk(pages, |mapped| -> ControlFlow<()> {
                 found += clean_mapped(mapped, (head, pages.pages()));
                 ControlFlow::Continue(())
             });
         }
-        // Read last: what is gone by now was flushed before. A page that was copied by fork meanwhile counts,
-        // and may not have been found; that is rare, and the folio stays dirty.
-        if found >= frame.as_folio().maps() { Cleaned::All } else { Cleaned::InTransit }
+        if found >= maps { Cleaned::All } else { Cleaned::InTransit }
     }
 }
 

@@ -5,8 +5,9 @@
 //! entry, so its table stays, and no leaf of the PMD's order can be mapped around it.
 
 use crate::attributes::Permissions;
+use crate::huge::HugeLeaves;
 use crate::huge_slot::HugeSlot;
-use crate::table::{LockedTable, Tables, page_of};
+use crate::table::{Found, LockedTable, Tables, page_of};
 use crate::unmap::{Unmapper, Zap};
 use crate::walk::{WalkEntry, WalkStep, Walker};
 use quire_arch::paging::PteMarker;
@@ -22,9 +23,11 @@ quire_arch::part_of! {
 }
 
 impl<P: Platform> Guards<'_, P> {
-    /// Makes every bottom table for `range`, except where a large leaf is in its place. After this
+    /// Makes every bottom table for `range`, except where a large leaf of anonymous memory is in its place; one
+    /// of a file's cache is taken out, as a split would leave no table. After this
     /// [`install_guards`](Self::install_guards) cannot fail. On failure those that were made stay, empty.
-    /// Fails where `goes_on` says so: a range may need more tables than there is memory.
+    /// Fails where `goes_on` says so: a range may need more tables than there is memory. The VMA is
+    /// write-locked, so no fault maps anything.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn make_bottoms(self, range: VirtRange, goes_on: impl Fn() -> bool) -> Result<(), AllocError> {
         let mut at = range.start();
@@ -32,10 +35,21 @@ impl<P: Platform> Guards<'_, P> {
             if !goes_on() {
                 return Err(AllocError::OutOfMemory);
             }
+            if let Found::Huge(slot) = self.tables.lookup(at)
+                && self.is_of_file(slot)
+            {
+                HugeLeaves::new(self.tables).split_huge(slot);
+            }
             self.tables.find_or_make(&self.tables.pin(), at)?;
             at = P::Paging::table_range(at, Level::PTE).end();
         }
         Ok(())
+    }
+
+    fn is_of_file(self, slot: HugeSlot) -> bool {
+        let pin = self.tables.pin();
+        let leaf = Tables::<P>::huge_leaf(&self.tables.lock_slot(&pin, slot), slot);
+        leaf.is_some_and(|leaf| self.tables.maps_cached(leaf))
     }
 
     /// Puts guards in place of all pages of `range`, which go to `unmapper`; pages of shared memory are kept

@@ -13,7 +13,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
-use quire_file::{OpenFile, PageIndex};
+use quire_file::{FileAudit, OpenFile, PageIndex};
 use quire_frame::{Folio, FrameFlags, Kind};
 use quire_pagetable::{Residency, Tables};
 use quire_swap::SlotId;
@@ -87,6 +87,8 @@ pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
     let large_leaves = sums.large_leaves;
     audit_rmap(spaces, report);
+    let files = FileAudit::new(spaces.page_cache().files(), spaces.frames());
+    files.validate(&mut |violation| report(SpaceViolation::File(violation)));
     audit_frames(spaces, large_leaves, report);
     sharing::audit_sharing(spaces, report);
     memcgs::audit_memcgs(spaces, report);

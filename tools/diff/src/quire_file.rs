@@ -291,6 +291,8 @@ impl<S: ProgramSpace> UserCopy for ToProgram<'_, '_, S> {
     }
 
     fn fault_in(&mut self, bytes: usize) -> usize {
+        // As many as are copied at once.
+        let bytes = bytes.min(PAGE_SIZE as usize);
         let mut ready = 0;
         for part in parts(self.at, bytes) {
             let addr = VirtAddr(self.at.wrapping_add(ready as u64));
@@ -346,6 +348,8 @@ impl<S: ProgramSpace> UserCopy for FromProgram<'_, '_, S> {
     }
 
     fn advance(&mut self, bytes: usize) {
+        self.page.bytes.copy_within(bytes..self.page.filled, 0);
+        self.page.filled -= bytes;
         self.at = self.at.wrapping_add(bytes as u64);
         self.left -= bytes as u64;
     }

@@ -71,6 +71,60 @@ impl Part {
     }
 }
 
+/// The program's side of a call, and how much of it was made accessible.
+struct Side<'u> {
+    user: &'u mut dyn UserCopy,
+    /// Bytes that are accessible from the position on, if they were not paged out since.
+    ready: u64,
+    /// The most that are made accessible at once.
+    most: u64,
+}
+
+impl<'u> Side<'u> {
+    fn new(user: &'u mut dyn UserCopy) -> Self {
+        Self { user, ready: 0, most: u64::MAX }
+    }
+
+    fn left(&self) -> u64 {
+        self.user.left()
+    }
+
+    /// How many of the next `bytes` bytes are accessible. Nothing is locked.
+    fn ready(&mut self, bytes: u64) -> u64 {
+        if self.ready == 0 {
+            self.ready = self.user.fault_in(bytes.min(self.most) as usize) as u64;
+        }
+        self.ready.min(bytes)
+    }
+
+    /// So many bytes were copied, of those that were `wanted`. Where they are fewer, memory may be too short for
+    /// all of it to be accessible: as Linux, from then on half as much at a time.
+    fn copied(&mut self, bytes: u64, wanted: u64) {
+        if bytes > 0 {
+            self.user.advance(bytes as usize);
+        }
+        self.ready = self.ready.saturating_sub(bytes);
+        if bytes < wanted {
+            self.ready = 0;
+            self.most = (wanted / 2).max(PAGE_SIZE);
+        }
+    }
+}
+
+/// How far the copy of a part came.
+#[derive(Clone, Copy)]
+struct Copied {
+    /// Bytes that are in the file.
+    bytes: u64,
+    /// Bytes of the part that could have been.
+    wanted: u64,
+}
+
+impl Copied {
+    /// The folio was not fit for it, or has to be prepared.
+    const NOT_TRIED: Self = Self { bytes: 0, wanted: 0 };
+}
+
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// Reads a file from byte `at` on: until its end, or that of `to`. May sleep; nothing is held. `program`
     /// pays for what is brought into the cache.
@@ -82,9 +136,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         to: &mut dyn UserCopy,
         program: &Membership,
     ) -> Transfer {
-        let mut done = 0;
+        let (mut done, mut side) = (0, Side::new(to));
         loop {
-            match self.read_part(file, at.saturating_add(done), to, program) {
+            match self.read_part(file, at.saturating_add(done), &mut side, program) {
                 Ok(0) => return Transfer { bytes: done, stopped: None },
                 Ok(bytes) => done += bytes,
                 Err(error) => return Transfer { bytes: done, stopped: Some(error) },
@@ -98,14 +152,14 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         self,
         file: &FileCore<P, V>,
         at: u64,
-        to: &mut dyn UserCopy,
+        to: &mut Side<'_>,
         program: &Membership,
     ) -> Result<u64, PageError> {
         loop {
             let wanted = to.left().min(file.size().saturating_sub(at));
             let part = Part::new(at, wanted, file.largest_order());
             let Some(index) = part.index().filter(|_| part.bytes > 0) else { return Ok(0) };
-            let ready = to.fault_in(part.bytes as usize) as u64;
+            let ready = to.ready(part.bytes);
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
@@ -118,10 +172,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             // After the folio was locked: what is past the end is not shown.
             let bytes = ready.min(part.bytes).min(file.size().saturating_sub(at));
             let part = Part { bytes, ..part }.within(&folio.bytes());
-            let copied = copy(self.platform(), &folio, part, to, false);
+            let copied = copy(self.platform(), &folio, part, to.user, false);
             drop(folio);
+            to.copied(copied, part.bytes);
             if copied > 0 {
-                to.advance(copied as usize);
                 return Ok(copied);
             }
         }
@@ -139,9 +193,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         program: &Membership,
         users: &dyn FileUsers<P, V>,
     ) -> Transfer {
-        let mut done = 0;
-        while from.left() > 0 {
-            match self.write_part(file, at.saturating_add(done), from, (program, users)) {
+        let (mut done, mut side) = (0, Side::new(from));
+        while side.left() > 0 {
+            match self.write_part(file, at.saturating_add(done), &mut side, (program, users)) {
                 Ok(bytes) => done += bytes,
                 Err(error) => return Transfer { bytes: done, stopped: Some(error) },
             }
@@ -155,7 +209,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         self,
         file: &FileCore<P, V>,
         at: u64,
-        from: &mut dyn UserCopy,
+        from: &mut Side<'_>,
         (program, users): (&Membership, &dyn FileUsers<P, V>),
     ) -> Result<u64, PageError> {
         let mut folio_pages = IndexRange::default();
@@ -163,7 +217,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             let room = MAX_FILE_BYTES.saturating_sub(at);
             let part = Part::new(at, from.left().min(room), file.largest_order());
             let index = part.index().filter(|_| part.bytes > 0).ok_or(PageError::TooLarge)?;
-            let ready = (from.fault_in(part.bytes as usize) as u64).min(part.bytes);
+            let ready = from.ready(part.bytes);
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
@@ -181,11 +235,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             };
             let copied = self.obtain(file, Wanted { index, order, fill }, program, |folio, came| {
                 folio_pages = folio.range();
-                self.write_folio(file, (folio, came), (part, prepared), (from, users))
+                self.write_folio(file, (folio, came), (part, prepared), (&mut *from.user, users))
             })?;
-            if copied > 0 {
-                from.advance(copied as usize);
-                return Ok(copied);
+            from.copied(copied.bytes, copied.wanted);
+            if copied.bytes > 0 {
+                return Ok(copied.bytes);
             }
         }
     }
@@ -198,12 +252,12 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         (folio, came): (LockedFolio<'m, P>, Came),
         (part, prepared): (Part, Prepared),
         (from, users): (&mut dyn UserCopy, &dyn FileUsers<P, V>),
-    ) -> Result<u64, PageError> {
+    ) -> Result<Copied, PageError> {
         let bytes = folio.bytes();
         let part = part.within(&bytes);
         let mut new = (came == Came::Empty).then(|| Unfilled::new(self, file, &folio));
         if !file.is_prepared(prepared, folio.range()) {
-            return Ok(0);
+            return Ok(Copied::NOT_TRIED);
         }
         self.wait_stable(file, &folio);
         let size = file.size();
@@ -211,7 +265,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if came != Came::Empty && part.at > past_end && size > bytes.start {
             // Between the end of the file and the bytes there may be what a program wrote by a mapping.
             if self.clean(file, &folio, users) == Cleaned::InTransit {
-                return Ok(0);
+                return Ok(Copied::NOT_TRIED);
             }
             folio.zero(&(past_end..part.at));
         }
@@ -229,8 +283,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         };
         if !is_good {
             // It was not read, and has bytes that are not the file's. It leaves the cache, and is read the
-            // next time.
-            return Ok(0);
+            // next time, or filled by less.
+            return Ok(Copied { bytes: 0, wanted: part.bytes });
         }
         if new.is_some() && !is_partly_old {
             folio.zero(&(bytes.start..part.at));
@@ -242,7 +296,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         let end = part.at + copied;
         if end <= size {
-            return Ok(copied);
+            return Ok(Copied { bytes: copied, wanted: part.bytes });
         }
         if size > bytes.start {
             // The end was in this folio, which is locked, or at its start.
@@ -251,7 +305,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             drop(folio);
             self.extend(file, end, users);
         }
-        Ok(copied)
+        Ok(Copied { bytes: copied, wanted: part.bytes })
     }
 }
 

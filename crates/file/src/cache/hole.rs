@@ -13,7 +13,7 @@ use crate::slabs::NodesOn;
 use crate::source::Reserve;
 use arrayvec::ArrayVec;
 use core::ops::Range;
-use quire_arch::{Order, PAGE_SHIFT, Platform};
+use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Platform};
 use quire_memcg::Membership;
 
 /// A page at the edge of a hole, which was cached a moment ago, and the bytes of it that are in the hole.
@@ -72,6 +72,10 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
                 continue;
             }
             let found = self.cut_ends(whole, (&nodes, &mut reserve));
+            // A folio in which the file ends, and which was held when that was made so, may have been cut: what
+            // of it begins past the end goes.
+            let past_end = IndexRange::new(file.size().div_ceil(PAGE_SIZE), IndexRange::ALL.end());
+            cache.remove_range(file, past_end, users);
             if found != kept {
                 kept = found;
                 continue;

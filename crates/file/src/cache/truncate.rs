@@ -121,7 +121,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// # Errors
     ///
     /// There is no memory; a page at the edge of the hole could not be had, or there is no space for it;
-    /// nothing has changed then. Or `free` failed: the whole pages have what is stored.
+    /// nothing has changed then. Or `free` failed: the whole pages that it was called with have what is stored.
     pub fn punch(
         self,
         file: &FileCore<P, V>,
@@ -147,7 +147,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// # Errors
     ///
     /// There is no memory, or no space for a folio that others hold; nothing has changed then. Or the
-    /// backing's: the pages are what is stored.
+    /// backing's: the pages that it was to free are what is stored.
     pub fn remove_pages(
         self,
         file: &FileCore<P, V>,
@@ -211,25 +211,17 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         // With the pages of the old and of the new end: what is past an end is not stored.
         let first = from.min(size).min(file.size()) >> PAGE_SHIFT;
         let pages = IndexRange::new(first, IndexRange::ALL.end());
-        // A folio in which they begin goes, too: all of it is written first.
-        let folio = file.with_store(self.frames(), |store| store.next(pages, Filter::All));
-        let start = folio.map_or(first, |folio| folio.start.get().min(first));
-        let before = IndexRange::new(start, first);
         let _cut = file.cut();
         let mut attempt = 0;
         loop {
             self.write_back(file, pages, Wait::Yes, users)?;
-            if !before.is_empty() {
-                users.unmap(file, before, false);
-            }
-            users.unmap(file, pages, true);
-            if self.remove_clean(file, pages) {
+            if self.remove_clean(file, pages, users) {
                 break;
             }
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
         }
-        // Copies that were made of pages that were cached still.
+        // The copies that programs have made.
         users.unmap(file, pages, true);
         change()?;
         // Release: pairs with the load of a thread that has locked a folio.
@@ -237,17 +229,18 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         Ok(())
     }
 
-    /// Removes the folios of these pages that nothing maps and that need not be written, and returns whether
-    /// these are all. A folio that is locked meanwhile can become neither. Invalidate is held exclusively.
-    fn remove_clean(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
+    /// Removes the folios that have some of these pages and need not be written, and returns whether these are
+    /// all. Each is unmapped with its lock held: so what a program writes until that is flushed finds it dirty,
+    /// or no other thread makes it clean meanwhile. Invalidate is held exclusively.
+    fn remove_clean(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) -> bool {
         let mut all = true;
         self.for_each_folio(file, pages, Filter::All, |at @ (_, head)| {
             let Some(folio) = self.lock_found(file, at, true) else { return };
+            self.unmap_locked(file, &folio, users);
             let flags = folio.frame().word().flags();
             // One that is pinned stays dirty, and has been written.
             let is_dirty = flags.contains(FrameFlags::DIRTY) && !self.frames().folio(head).may_be_pinned();
-            let is_mapped = folio.frame().as_folio().maps() != 0;
-            if is_mapped || is_dirty || flags.contains(FrameFlags::WRITEBACK) {
+            if is_dirty || flags.contains(FrameFlags::WRITEBACK) {
                 all = false;
             } else {
                 self.remove(file, &folio);

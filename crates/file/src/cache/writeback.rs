@@ -197,7 +197,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// Sleeps until the contents of a locked folio may change, for one that is about to be written by a call
     /// or through a mapping: some backings want them to stay while they are being written.
     pub fn wait_stable(self, file: &CachedFile<P>, folio: &LockedFolio<'m, P>) {
-        if file.backing().limits().stable_writes {
+        if file.limits().stable_writes {
             self.transfers(file).wait_written(folio.head());
         }
     }

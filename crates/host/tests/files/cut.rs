@@ -236,8 +236,13 @@ fn a_mapping_makes_a_hole_of_its_pages() {
     space.munmap(page(shared, 1), PAGE).unwrap();
     assert_eq!(remove(shared, 8), Err(Error::NotMapped));
     assert_eq!((read(&cpu, &space, shared), read(&cpu, &space, page(shared, 4))), (0, 0));
+    let (backing, store) = MemoryFile::new(numbered(1));
     store.has_no_holes.store(true, Ordering::Relaxed);
-    assert_eq!(remove(shared, 1), Err(Error::NotSupportedByFile));
+    let without = machine.memory().create_file(backing, PAGE).unwrap();
+    let place =
+        file_request(0, 1, RW, MapFlags::SHARED).at(VirtAddr(4 * GIB), MapFlags::FIXED | MapFlags::SHARED);
+    let place = space.mmap_file(&place, &without).unwrap();
+    assert_eq!(remove(place, 1), Err(Error::NotSupportedByFile));
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod beside;
 mod cut;
 mod ends;
 mod large;
+mod large_beside;
 mod mapped;
 mod random;
 mod written;

@@ -156,6 +156,9 @@ pub enum SpaceViolation {
     /// A memcg's counts are wrong, or something belongs to no memcg.
     #[error("memory {0}")]
     Memcg(quire_memcg::MemcgViolation),
+    /// The cache of a file.
+    #[error("{0}")]
+    File(quire_file::FileViolation),
     /// A TLB holds a translation that the tables do not, and no flush precedes its use.
     #[error("stale TLB entry: {0:?}")]
     StaleTranslation(CachedTranslation),

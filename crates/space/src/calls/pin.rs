@@ -166,7 +166,7 @@ fn pin_mapped<P: Platform>(
     let pin = caller.spaces.platform().pin();
     let table = match tables.lookup(addr) {
         Found::Table(table) => table,
-        Found::Huge(slot) => return Ok(pin_huge(caller, slot, index as u64, &snapshot, access)),
+        Found::Huge(slot) => return pin_huge(caller, slot, (addr, index as u64), &snapshot, access),
         Found::Nothing => return Ok(Attempt::Changed),
     };
     let locked = tables.lock(&pin, table, Level::PTE);
@@ -201,36 +201,41 @@ fn pin_mapped<P: Platform>(
     Ok(pin_once_more(caller, leaf.pfn))
 }
 
-/// The same for the page `nth` of what a large leaf maps. A folio that others see is split first.
+/// The same for `addr`, page `nth` of what a large leaf maps. A folio that others see is split first.
 fn pin_huge<P: Platform>(
     caller: Caller<'_, P>,
     slot: HugeSlot,
-    nth: u64,
+    (addr, nth): (VirtAddr, u64),
     snapshot: &VmaSnapshot,
     access: Access,
-) -> Attempt {
+) -> Result<Attempt, Refusal> {
     let tables = caller.tables();
     let frames = caller.spaces.frames();
     let pin = caller.spaces.platform().pin();
     let locked = tables.lock_slot(&pin, slot);
-    let Some(leaf) = Tables::huge_leaf(&locked, slot) else { return Attempt::Changed };
+    let Some(leaf) = Tables::huge_leaf(&locked, slot) else { return Ok(Attempt::Changed) };
     if !leaf.flags.contains(access.needs()) {
-        return Attempt::Changed;
+        return Ok(Attempt::Changed);
     }
     if leaf.flags.contains(LeafFlags::SPECIAL) {
         // It reads the same, and always exists.
-        return Attempt::Pinned(caller.spaces.zero_page());
+        return Ok(Attempt::Pinned(caller.spaces.zero_page()));
     }
     let own = snapshot.flags.contains(VmFlags::SHARED) || {
         let folio = frames.folios().lock_head(leaf.pfn);
         folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
     };
     if !own {
+        let is_of_file = tables.maps_cached(leaf);
         drop(locked);
         HugeLeaves::new(&tables).split_huge(slot);
-        return Attempt::Changed;
+        if is_of_file {
+            // That took it out. With a table in its place the fault does not map it so again.
+            let _ = tables.make(&pin, addr, Level::PTE)?;
+        }
+        return Ok(Attempt::Changed);
     }
-    pin_once_more(caller, leaf.pfn.offset(nth))
+    Ok(pin_once_more(caller, leaf.pfn.offset(nth)))
 }
 
 /// Adds a pin.

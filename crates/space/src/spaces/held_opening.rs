@@ -1,10 +1,11 @@
 //! An open file that a call holds while nothing is locked.
 
-use super::Spaces;
+use super::{CALL_ATTEMPTS, Spaces};
 use crate::error::Error;
 use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::{Order, Platform};
+use quire_fault::Need;
 use quire_file::{FileError, OpenFile, Opening, PageError, PageIndex};
 use quire_frame::AllocError;
 use quire_pageout::FileMappers;
@@ -58,12 +59,23 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
             return Err(Error::NotSupportedByFile);
         }
         let mappers = FileMappers::new(self.spaces.rmap());
-        self.spaces.page_cache().remove_pages(file, bytes, &mappers).map_err(|error| match error {
-            PageError::File(error) => Error::File(error),
-            PageError::NoMemory(error) => Error::NoFrames(error),
-            // What the program's pages or memcg are is not asked.
-            _ => Error::NoFrames(AllocError::OutOfMemory),
-        })
+        let mut failed = 0;
+        loop {
+            match self.spaces.page_cache().remove_pages(file, bytes.clone(), &mappers) {
+                Ok(()) => return Ok(()),
+                Err(PageError::File(error)) => return Err(Error::File(error)),
+                Err(PageError::NoMemory(cause)) => {
+                    failed += 1;
+                    let may_help = cause != AllocError::Injected && failed < CALL_ATTEMPTS;
+                    let need = Need::Frames(Order::ZERO);
+                    if !may_help || !self.spaces.direct_reclaim().free_some(cause, need) {
+                        return Err(Error::NoFrames(cause));
+                    }
+                }
+                // Nothing is asked of the program's pages or memcg.
+                Err(_) => return Err(Error::NoFrames(AllocError::OutOfMemory)),
+            }
+        }
     }
 
     /// Brings the first of these pages into the cache, as far as the file has them and memory is free, for

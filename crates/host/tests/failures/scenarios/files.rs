@@ -93,6 +93,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .refused(is_short_or_io)
     .hides(|scene| assert_eq!(scene.read(HUGE_AT), Ok(u64::from_le_bytes([7; 8]))))
     .succeeded(|scene| assert_eq!(scene.machine.memory().frames().events().file_pmd_mapped(), 2)),
+    Scenario::new("a_pin_of_a_page_that_a_pmd_entry_maps_fails_or_copies_it", large_private, |scene| {
+        scene.space.madvise(VirtAddr(HUGE_AT), HUGE_BYTES, Advice::DontNeed)?;
+        access(scene.read(HUGE_AT))?;
+        let pinned = scene.space.pin_page(VirtAddr(HUGE_AT + PAGE), Access::Read);
+        access(pinned.map_err(AccessError::Fault))
+    })
+    .undone(Undone::Contents)
+    .refused(is_short_or_io)
+    .hides(|_| {})
+    .succeeded(|scene| assert_eq!(scene.space.figures().resident_anonymous, PAGE)),
     Scenario::new("a_hole_in_a_large_folio_fails_whole", large, |scene| {
         scene.files.borrow()[0].punch(8 * PAGE..9 * PAGE, |_| Ok(())).map_err(call_error)
     })
@@ -124,14 +134,22 @@ const HUGE_AT: u64 = 1 << 39;
 /// Bytes of a folio of the PMD's order.
 const HUGE_BYTES: u64 = 2 << 20;
 
-/// Two large folios of a file, mapped.
 fn large(scene: &Scene<'_>) {
+    map_large(scene, MapFlags::SHARED);
+}
+
+fn large_private(scene: &Scene<'_>) {
+    map_large(scene, MapFlags::empty());
+}
+
+/// Two large folios of a file, mapped.
+fn map_large(scene: &Scene<'_>, flags: MapFlags) {
     let (backing, _) = MemoryFile::huge(Vec::new());
     let file = scene.machine.memory().create_file(backing, 0).expect("there is memory");
     write_file(&file, 0, &vec![7; 2 * HUGE_BYTES as usize]);
     let pages = 2 * HUGE_BYTES / PAGE;
-    let request = file_request(0, pages, RW, MapFlags::SHARED);
-    let request = request.at(VirtAddr(HUGE_AT), MapFlags::FIXED | MapFlags::SHARED);
+    let request = file_request(0, pages, RW, flags);
+    let request = request.at(VirtAddr(HUGE_AT), MapFlags::FIXED | flags);
     scene.space.mmap_file(&request, &file).expect("there is memory");
     scene.files.borrow_mut().push(file);
 }
