@@ -32,8 +32,8 @@ impl Kept {
     /// What of the whole pages of a hole leaves the cache.
     fn removed(self, whole: IndexRange) -> IndexRange {
         let [first, last] = self.0;
-        let start = first.map_or(whole.start(), |folio| folio.end());
-        IndexRange::new(start, last.map_or(whole.end(), |folio| folio.start()))
+        let start = first.map_or(whole.start(), IndexRange::end);
+        IndexRange::new(start, last.map_or(whole.end(), IndexRange::start))
     }
 
     /// Asks for space for them.

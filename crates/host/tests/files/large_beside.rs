@@ -41,7 +41,7 @@ fn a_fault_for_reading_beside_truncations_maps_what_is_there() {
                 })
             })
             .collect();
-        while !readers.iter().all(|reader| reader.is_finished()) {
+        while !readers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             write_file(&file, 0, &bytes);
             file.set_size(0).unwrap();
         }

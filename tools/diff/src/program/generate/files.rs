@@ -25,9 +25,7 @@ impl Generator {
         let file = Word::Exact(self.random.pick(&DESCRIPTORS).into());
         let least = if self.theme.changes_file { 0 } else { 100 };
         match self.random.below(100) + least {
-            100..150 => self.transfer(Call::Pread, file),
-            150.. => (Call::Fsync, words([file])),
-            0..28 => self.transfer(Call::Pread, file),
+            0..28 | 100..150 => self.transfer(Call::Pread, file),
             28..56 => self.transfer(Call::Pwrite, file),
             56..70 => (Call::Ftruncate, words([file, Word::Exact(self.file_size())])),
             70..96 => self.fallocate(file),
