@@ -1,7 +1,7 @@
 //! Backings: in memory, and those that fail, come short, complete later, or lie.
 
 use crate::machine::Machine;
-use quire_arch::{PAGE_SIZE, PfnRange, Platform};
+use quire_arch::{Order, PAGE_SIZE, PfnRange, Platform};
 use quire_file::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
 use quire_swap::{DeviceMemory, Direction, Submitted};
 use std::collections::VecDeque;
@@ -66,6 +66,13 @@ pub(crate) struct Disk {
 impl Disk {
     pub(crate) fn new(bytes: &[u8]) -> Arc<Self> {
         Arc::new(Self { bytes: Mutex::new(bytes.to_vec()), ..Self::default() })
+    }
+
+    /// An empty one, whose file may have folios of `order`.
+    pub(crate) fn with_folios_of(order: u8) -> Arc<Self> {
+        let (largest_order, pages) = (Order::new(order).unwrap(), IoLimits::MOST_PAGES);
+        let limits = IoLimits { pages, largest_order, ..IoLimits::default() };
+        Arc::new(Self { limits: Mutex::new(Some(limits)), ..Self::default() })
     }
 
     pub(crate) fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {

@@ -385,6 +385,47 @@ fn a_memcg_pays_for_its_pages_and_is_told_when_it_cannot() {
 }
 
 #[test]
+fn the_parts_of_a_folio_are_charged_to_its_memcg() {
+    let fixture = Fixture::new();
+    let memcg = fixture.limit(100);
+    let file = fixture.create(Disk::with_folios_of(4).file(), 0);
+    fixture.must_write(file.file(), 0, &pattern(8, 16 * PAGE as usize));
+    let charged = || fixture.memcgs.charges().charged(memcg);
+    assert_eq!(charged(), 16);
+    fixture.cache().set_size(file.file(), 5 * PAGE + 100, &NoUsers).unwrap();
+    fixture.check();
+    assert_eq!(charged(), 6, "a half, and a half of the rest");
+    fixture.cache().set_size(file.file(), 0, &NoUsers).unwrap();
+    assert_eq!(charged(), 0);
+}
+
+/// It stays whole, so the zeros of the hole are written to it.
+#[test]
+fn a_hole_in_a_folio_that_is_held_needs_space() {
+    let fixture = Fixture::new();
+    let disk = Disk::with_folios_of(4);
+    let file = fixture.create(disk.file(), 0);
+    fixture.must_write(file.file(), 0, &pattern(8, 16 * PAGE as usize));
+    fixture.flush(file.file());
+    let Lookup::Folio(folio) = file.file().find(&fixture.memcgs, at(0)) else { panic!("it is cached") };
+    let held = folio.unlock_and_keep();
+    let punch = || {
+        let mut free = |_| Ok(());
+        let hole = 4 * PAGE..8 * PAGE;
+        fixture.cache().punch(file.file(), hole, &fixture.program, &NoUsers, &mut free)
+    };
+    disk.full.store(true, Ordering::Relaxed);
+    assert_eq!(punch(), Err(FileError::NoSpace.into()));
+    assert!(fixture.must_read(file.file(), 4 * PAGE, 8).iter().any(|byte| *byte != 0), "nothing has changed");
+    disk.full.store(false, Ordering::Relaxed);
+    disk.prepared.lock().unwrap().clear();
+    assert_eq!(punch(), Ok(()));
+    assert_eq!(*disk.prepared.lock().unwrap(), [0..16 * PAGE, 0..16 * PAGE], "at both ends of the hole");
+    assert_eq!(fixture.must_read(file.file(), 4 * PAGE, 4 * PAGE as usize), [0; 4 * PAGE as usize]);
+    fixture.memcgs.folios().release_folio(held);
+}
+
+#[test]
 fn what_a_folio_is_of_is_found_while_it_is_locked() {
     let fixture = Fixture::new();
     let file = fixture.create(Disk::new(&pattern(9, PAGE as usize)).file(), PAGE);

@@ -199,6 +199,19 @@ fn space_is_asked_for_a_whole_page() {
     assert_eq!(*disk.prepared.lock().unwrap(), [PAGE..2 * PAGE, 0..PAGE, 0..PAGE]);
 }
 
+/// All pages of a folio become dirty together.
+#[test]
+fn space_is_asked_for_a_whole_folio() {
+    let fixture = Fixture::new();
+    let disk = Disk::with_folios_of(2);
+    let file = fixture.create(disk.file(), 0);
+    fixture.must_write(file.file(), 0, &pattern(3, 4 * PAGE as usize));
+    fixture.flush(file.file());
+    disk.prepared.lock().unwrap().clear();
+    fixture.must_write(file.file(), PAGE + 10, &[1]);
+    assert_eq!(*disk.prepared.lock().unwrap(), [PAGE..2 * PAGE, 0..4 * PAGE]);
+}
+
 #[test]
 fn a_copy_that_panics_leaves_no_page() {
     struct Panics;

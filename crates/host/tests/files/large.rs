@@ -94,6 +94,24 @@ fn a_program_that_writes_gets_copies_of_pages() {
     assert_audit(&machine);
 }
 
+/// A space that has copies of pages is copied by fork, but what the cache has is not.
+#[test]
+fn a_child_finds_the_folios_of_a_file_in_the_cache() {
+    let machine = machine(64, 1);
+    let (file, _) = huge_file(&machine, 3 * HUGE);
+    let (cpu, space) = cpu_and_space(&machine);
+    let addr = map(&space, &file, (0, 3 * HUGE), (RW, PRIVATE));
+    write(&cpu, &space, page(addr, HUGE), 100);
+    assert_eq!(read(&cpu, &space, page(addr, 1)), 2);
+    assert_eq!(resident(&machine, &space), (HUGE, 1));
+    let child = space.fork().unwrap();
+    assert_eq!((child.figures().resident_anonymous, child.figures().resident_file), (PAGE, 0));
+    assert_audit(&machine);
+    assert_eq!((read(&cpu, &child, page(addr, 1)), read(&cpu, &child, page(addr, HUGE))), (2, 100));
+    drop(child);
+    assert_audit(&machine);
+}
+
 #[test]
 fn writes_by_one_entry_are_noticed() {
     let machine = machine(64, 2);
@@ -177,7 +195,9 @@ fn a_file_that_is_cut_in_a_folio_keeps_a_part_of_it() {
     assert_eq!(cpu.program(&space).read_u64(tail), Ok(0));
     assert_eq!(read(&cpu, &space, page(addr, 2 * HUGE)), 0);
     // A hole in the other one.
+    let cached = file.figures().cached;
     file.punch(100 * PAGE..110 * PAGE + 8, |_| Ok(())).unwrap();
+    assert_eq!(file.figures().cached, cached - 10, "that is mapped, and cut");
     assert_eq!(read(&cpu, &space, page(addr, 99)), 100);
     assert_eq!((read(&cpu, &space, page(addr, 100)), read(&cpu, &space, page(addr, 109))), (0, 0));
     assert_eq!((read(&cpu, &space, page(addr, 110)), read(&cpu, &space, page(addr, 111))), (0, 112));
