@@ -38,6 +38,31 @@ fn a_backing_takes_fifteen_lines() {
     assert_eq!(fixture.must_read(file.file(), 3, 70_000), bytes);
 }
 
+/// What the medium does not give of a large folio is zeros, whatever its frames had before.
+#[test]
+fn what_a_read_of_a_large_folio_does_not_bring_is_zeros() {
+    let fixture = Fixture::new();
+    let stored = pattern(5, 2 * PAGE as usize + 5);
+    for _ in 0..3 {
+        // Frames with other contents become free.
+        drop({
+            let used = fixture.create(Disk::with_folios_of(3).file(), 0);
+            fixture.must_write(used.file(), 0, &pattern(6, 2048 * PAGE as usize));
+            used
+        });
+        let disk = Disk::with_folios_of(3);
+        *disk.bytes() = stored.clone();
+        let file = fixture.create(disk.file(), 8 * PAGE);
+        let wanted = (quire_file::PageIndex::ZERO, quire_arch::Order::new(3).unwrap());
+        let folio = fixture.cache().page_in(file.file(), wanted, &fixture.program).unwrap().folio;
+        assert_eq!(folio.range().pages(), 8);
+        drop(folio);
+        let mut all = stored.clone();
+        all.resize(8 * PAGE as usize, 0);
+        assert!(fixture.must_read(file.file(), 0, 8 * PAGE as usize) == all);
+    }
+}
+
 #[test]
 fn a_page_that_is_written_as_a_whole_is_not_read() {
     let fixture = Fixture::new();
