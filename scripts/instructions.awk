@@ -18,7 +18,7 @@ FNR == NR { atomic["0x" $1] = 1; next }
     all += $3
     if (name ~ /folio_of_tail/) head += $3
     if (name ~ /::free_detached_table|lock_folio|equal_entries|unmap_locked|defer_split/) removal += $3
-    if (name ~ /quire_(arch|frame|slab|vma_tree|pagetable|rmap|thp|paging|space|sync|mm)::/) manager += $3
+    if (name ~ /quire_(arch|fault|file|frame|memcg|mm|pageout|pagetable|reclaim|slab|space|swap|sync|thp|vma|vma_tree)::/) manager += $3
     if ($1 in atomic) atomics += $3
 }
 END { printf "%d %d %d %d %d\n", all, head, removal, manager, atomics }

@@ -154,13 +154,13 @@ impl<P: Platform> Resolver<'_, '_, P> {
         let Self { tables, pin, ref fault, .. } = *self;
         let index = P::Paging::index(fault.addr, Level::PTE);
         let entries = tables.entries(table);
-        if entries[index].load(Ordering::Relaxed) == 0
+        let seen = entries[index].load(Ordering::Relaxed);
+        if seen == 0
             && let Some(of_file) = FileFault::of(tables, pin, fault)
         {
             return of_file.resolve((table, index));
         }
         let mut spare = Spare { resolver: self, folio: None };
-        let seen = entries[index].load(Ordering::Relaxed);
         let mut zeros = None;
         match P::Paging::decode(seen, Level::PTE) {
             Entry::Swap(swap) => zeros = fault.zeros_for(tables.memory(), pin, swap),

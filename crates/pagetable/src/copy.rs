@@ -12,7 +12,7 @@ use core::fmt;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, SwapEntry, VirtAddr, VirtRange,
 };
-use quire_frame::{AllocError, AllocRequest, HeadGuard, Kind, OwnerWord};
+use quire_frame::{AllocError, AllocRequest, Folio, HeadGuard, Kind, OwnerWord};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -315,7 +315,7 @@ impl<P: Platform> Forker<'_, P> {
         let private = !copying.parent.shared;
         // Also a page of a numbered file that was not written to yet: a pinned one becomes the program's own
         // where it is. One of a file's cache stays the file's.
-        if folio.folio().may_be_pinned() && private && !folio.folio().is_in_file_cache() {
+        if private && folio.folio().may_be_pinned() && !is_cached(folio.folio()) {
             return Err(hold_pinned(&folio, (index, leaf)));
         }
         // The child has not used the page yet.
@@ -412,4 +412,11 @@ impl<P: Platform> Forker<'_, P> {
         self.child.space().residency.swapped_out(pages as u64);
         pages
     }
+}
+
+/// Whether the folio is of a file's cache. Out of the way: few pages are pinned.
+#[cold]
+#[inline(never)]
+fn is_cached(folio: Folio<'_>) -> bool {
+    folio.is_in_file_cache()
 }

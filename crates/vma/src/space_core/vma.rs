@@ -164,7 +164,8 @@ impl VmaSnapshot {
     }
 
     /// The mapping's attributes for a page that is about to be mapped at `addr`.
-    #[inline]
+    // As a call of its own it costs each fault 24 instructions.
+    #[inline(always)]
     pub fn new_page(&self, addr: VirtAddr) -> NewPage {
         NewPage {
             leaf: self.leaf_flags(),
