@@ -115,7 +115,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
             return Err(FaultError::Bus.into());
         }
         if fault.is_write() && fault.is_private() && !fault.vma.anon.is_some() {
-            return Err(Refusal::NeedsAnonVma);
+            return Err(self.before_anon_vma());
         }
         let mut attempt = 0;
         loop {
@@ -138,6 +138,18 @@ impl<P: Platform> Resolver<'_, '_, P> {
             }
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
+        }
+    }
+
+    /// Why a fault that needs an anon_vma fails first. As in Linux one in a guard page gives the mapping none,
+    /// which would keep it from merging with others.
+    #[cold]
+    fn before_anon_vma(&self) -> Refusal {
+        let Found::Table(table) = self.tables.lookup(self.fault.addr) else { return Refusal::NeedsAnonVma };
+        let entry = &self.tables.entries(table)[P::Paging::index(self.fault.addr, Level::PTE)];
+        match P::Paging::decode(entry.load(Ordering::Relaxed), Level::PTE) {
+            Entry::Marker(PteMarker::Guard) => FaultError::NotMapped.into(),
+            _ => Refusal::NeedsAnonVma,
         }
     }
 

@@ -20,8 +20,11 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
         let Self { tables, fault, file, .. } = *self;
         let page = PageIndex::new(fault.vma.page_offset_at(fault.addr)).ok_or(FaultError::PastEnd)?;
         if fault.is_write() {
-            let may_be_huge = self.dirties() && self.may_be_huge();
-            return if may_be_huge { self.resolve_page(page) } else { Ok(HugeFault::ByTable) };
+            return match self.dirties() {
+                true => self.resolve_page(page),
+                false if file.ends_before(page) => Err(FaultError::PastEnd.into()),
+                false => Ok(HugeFault::ByTable),
+            };
         }
         match self.first_around() {
             Some(first) if file.is_mapped_large(first) => {

@@ -278,3 +278,20 @@ fn folios_that_cross_tables_are_mapped_by_windows() {
     assert_eq!(resident(&machine, &space), (37, 0));
     assert_audit(&machine);
 }
+
+/// Where there is no table, Linux maps nothing around a page if the first folio there is the last one.
+#[test]
+fn accesses_past_the_end_leave_no_table() {
+    let machine = machine(64, 1);
+    let (file, _) = huge_file(&machine, 12);
+    let (cpu, space) = cpu_and_space(&machine);
+    for sharing in [PRIVATE, SHARED] {
+        let addr = map(&space, &file, (8, 8), (RW, sharing));
+        assert_eq!(cpu.program(&space).write_u64(page(addr, 6), 1), Err(PAST_END));
+        assert_eq!(cpu.program(&space).read_u64(page(addr, 5)), Err(PAST_END));
+        assert_eq!(resident(&machine, &space), (0, 0));
+        assert_eq!(read(&cpu, &space, page(addr, 1)), 10);
+        assert_eq!(resident(&machine, &space), (4, 0));
+        space.munmap(addr, 8 * PAGE).unwrap();
+    }
+}
