@@ -8,8 +8,8 @@
 //! the file smaller, and takes that lock then, finds the mapping; and an entry that may be written to is made
 //! only while the folio is dirty, so that who makes it clean finds the entry.
 //!
-//! A large folio is mapped as a whole where Linux does so: where all of it is in the file, the mapping and the
-//! table. One of the PMD's order gets a PMD leaf if no table is there ([`huge`]).
+//! A large folio is mapped as a whole where Linux does so: where all of it is in the file, the mapping and
+//! the table. One of the PMD's order gets a PMD leaf if no table is there ([`huge`]).
 
 mod huge;
 
@@ -98,8 +98,8 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         self.fault.is_write() && !self.fault.is_private()
     }
 
-    /// The page is to be brought in, or marked dirty, first. As in Linux, in a folio of the PMD's order if the
-    /// program asked for large ones.
+    /// The page is to be brought in, or marked dirty, first. As in Linux, in a folio of the PMD's order if
+    /// the program asked for large ones.
     fn needs(&self, index: PageIndex) -> Refusal {
         let is_advised = self.fault.vma.flags.contains(VmFlags::HUGEPAGE);
         let huge = Tables::<P>::huge_order().filter(|_| is_advised);
@@ -231,8 +231,8 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         tables.memory().memcgs().folios().list_new(pin, copy, new.locked);
     }
 
-    /// Maps pages of the locked `folio` at those entries of `run` that are empty, marked as `used` says. Entry
-    /// `index` is for its page `page`.
+    /// Maps pages of the locked `folio` at those entries of `run` that are empty, marked as `used` says.
+    /// Entry `index` is for its page `page`.
     fn install_cached(
         &self,
         locked: &LockedTable<'_, P>,

@@ -141,8 +141,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
         }
     }
 
-    /// Why a fault that needs an anon_vma fails first. As in Linux one in a guard page gives the mapping none,
-    /// which would keep it from merging with others.
+    /// Why a fault that needs an anon_vma fails first. As in Linux one in a guard page gives the mapping
+    /// none, which would keep it from merging with others.
     #[cold]
     fn before_anon_vma(&self) -> Refusal {
         let Found::Table(table) = self.tables.lookup(self.fault.addr) else { return Refusal::NeedsAnonVma };

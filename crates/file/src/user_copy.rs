@@ -14,8 +14,8 @@ pub trait UserCopy {
     fn left(&self) -> u64;
 
     /// Makes the next `bytes` bytes accessible, and returns how many are, from the position on: 0 if the
-    /// program may not access the first of them. May sleep; nothing is locked. What it returns may be copied in
-    /// several parts, without another call.
+    /// program may not access the first of them. May sleep; nothing is locked. What it returns may be copied
+    /// in several parts, without another call.
     fn fault_in(&mut self, bytes: usize) -> usize;
 
     /// Copies bytes from the position on, to or from the page, until a byte would fault, and returns how

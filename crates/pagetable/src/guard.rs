@@ -23,8 +23,8 @@ quire_arch::part_of! {
 }
 
 impl<P: Platform> Guards<'_, P> {
-    /// Makes every bottom table for `range`, except where a large leaf of anonymous memory is in its place; one
-    /// of a file's cache is taken out, as a split would leave no table. After this
+    /// Makes every bottom table for `range`, except where a large leaf of anonymous memory is in its place;
+    /// one of a file's cache is taken out, as a split would leave no table. After this
     /// [`install_guards`](Self::install_guards) cannot fail. On failure those that were made stay, empty.
     /// Fails where `goes_on` says so: a range may need more tables than there is memory. The VMA is
     /// write-locked, so no fault maps anything.

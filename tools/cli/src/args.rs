@@ -371,8 +371,8 @@ pub(crate) struct DiffArguments {
     #[arg(long, value_name = "SIZE", value_parser = size, num_args = 0..=1, require_equals = true,
           default_missing_value = "256M", help_heading = "Machine")]
     pub(crate) swap: Option<u64>,
-    /// Where the file that programs map is: memory (tmpfs), disk (the folder TMPDIR, or /tmp), or large (there,
-    /// with large folios); by default each program says
+    /// Where the file that programs map is: memory (tmpfs), disk (the folder TMPDIR, or /tmp), or large
+    /// (there, with large folios); by default each program says
     #[arg(long, value_name = "memory|disk|large", help_heading = "Machine")]
     pub(crate) file: Option<Store>,
     /// Seconds to spend on minimising a failing program; 0 leaves it as it is

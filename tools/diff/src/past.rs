@@ -422,8 +422,8 @@ impl Past {
 
     /// Whether the residency of a mapping's pages may differ.
     pub(crate) fn residency(&self, region: &Region) -> bool {
-        // All of a file on a disk was read before. In memory what was never written is in no cache, and a large
-        // folio in which the file ends now is, on Linux, if its split failed.
+        // All of a file on a disk was read before. In memory what was never written is in no cache, and a
+        // large folio in which the file ends now is, on Linux, if its split failed.
         is_shared_memory(region) || region.file && self.changed && self.store != Store::Disk
     }
 

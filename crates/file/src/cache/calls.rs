@@ -97,8 +97,8 @@ impl<'u> Side<'u> {
         self.ready.min(bytes)
     }
 
-    /// So many bytes were copied, of those that were `wanted`. Where they are fewer, memory may be too short for
-    /// all of it to be accessible: as Linux, from then on half as much at a time.
+    /// So many bytes were copied, of those that were `wanted`. Where they are fewer, memory may be too short
+    /// for all of it to be accessible: as Linux, from then on half as much at a time.
     fn copied(&mut self, bytes: u64, wanted: u64) {
         if bytes > 0 {
             self.user.advance(bytes as usize);

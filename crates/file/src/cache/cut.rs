@@ -1,8 +1,8 @@
 //! Cutting large folios where a range begins or ends, before that leaves the cache.
 //!
-//! The folio is locked and unmapped, so that only the cache and the caller have it. Then it is halved, and the
-//! half that has the place again, until a folio begins there. So what stays is of as few folios as can be.
-//! Where others hold the folio it stays as it is, and the caller does with zeros.
+//! The folio is locked and unmapped, so that only the cache and the caller have it. Then it is halved, and
+//! the half that has the place again, until a folio begins there. So what stays is of as few folios as can
+//! be. Where others hold the folio it stays as it is, and the caller does with zeros.
 
 use super::PageCache;
 use crate::file_core::{FileCore, Mapping};

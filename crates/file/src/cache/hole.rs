@@ -1,7 +1,7 @@
 //! Holes.
 //!
-//! A hole keeps the size, so what is stored of it is freed while Invalidate keeps faults from reading it. Where
-//! it begins or ends within a page, or in a folio that cannot be cut, zeros are written there.
+//! A hole keeps the size, so what is stored of it is freed while Invalidate keeps faults from reading it.
+//! Where it begins or ends within a page, or in a folio that cannot be cut, zeros are written there.
 
 use super::cut::{Cut, Cutter};
 use crate::backing::FileError;
@@ -23,8 +23,8 @@ pub(super) struct Edge {
     prepared: Prepared,
 }
 
-/// The folios at both ends of a hole that cannot be cut there: they stay, with zeros. Before that there has to
-/// be space for them.
+/// The folios at both ends of a hole that cannot be cut there: they stay, with zeros. Before that there has
+/// to be space for them.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 struct Kept([Option<IndexRange>; 2]);
 
@@ -72,8 +72,8 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
                 continue;
             }
             let found = self.cut_ends(whole, (&nodes, &mut reserve));
-            // A folio in which the file ends, and which was held when that was made so, may have been cut: what
-            // of it begins past the end goes.
+            // A folio in which the file ends, and which was held when that was made so, may have been cut:
+            // what of it begins past the end goes.
             let past_end = IndexRange::new(file.size().div_ceil(PAGE_SIZE), IndexRange::ALL.end());
             cache.remove_range(file, past_end, users);
             if found != kept {

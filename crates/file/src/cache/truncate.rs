@@ -121,7 +121,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// # Errors
     ///
     /// There is no memory; a page at the edge of the hole could not be had, or there is no space for it;
-    /// nothing has changed then. Or `free` failed: the whole pages that it was called with have what is stored.
+    /// nothing has changed then. Or `free` failed: the whole pages that it was called with have what is
+    /// stored.
     pub fn punch(
         self,
         file: &FileCore<P, V>,
@@ -229,9 +230,9 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         Ok(())
     }
 
-    /// Removes the folios that have some of these pages and need not be written, and returns whether these are
-    /// all. Each is unmapped with its lock held: so what a program writes until that is flushed finds it dirty,
-    /// or no other thread makes it clean meanwhile. Invalidate is held exclusively.
+    /// Removes the folios that have some of these pages and need not be written, and returns whether these
+    /// are all. Each is unmapped with its lock held: so what a program writes until that is flushed finds it
+    /// dirty, or no other thread makes it clean meanwhile. Invalidate is held exclusively.
     fn remove_clean(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) -> bool {
         let mut all = true;
         self.for_each_folio(file, pages, Filter::All, |at @ (_, head)| {

@@ -101,8 +101,8 @@ impl<P: Platform> CachedFile<P> {
         is_read
     }
 
-    /// The largest order, up to `order`, of a folio that may be made for page `index`: nothing is cached of what
-    /// it would have besides, and if it `is_read` the file does not end in it. A snapshot.
+    /// The largest order, up to `order`, of a folio that may be made for page `index`: nothing is cached of
+    /// what it would have besides, and if it `is_read` the file does not end in it. A snapshot.
     pub(crate) fn free_order(
         &self,
         frames: &Frames<P>,

@@ -208,7 +208,8 @@ proptest! {
         let largest_order = Order::new(largest).unwrap();
         let pages = IoLimits::MOST_PAGES;
         *disk.limits.lock().unwrap() = Some(IoLimits { pages, largest_order, ..IoLimits::default() });
-        let mut both = Both { fixture: &fixture, disk, file: None, bytes, queued, failing: false, held: None };
+        let (file, held) = (None, None);
+        let mut both = Both { fixture: &fixture, disk, file, bytes, queued, failing: false, held };
         both.open();
         for op in &ops {
             both.apply(op);

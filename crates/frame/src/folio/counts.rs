@@ -68,8 +68,8 @@ impl Folio<'_> {
         self.frame.word().flags().intersects(names)
     }
 
-    /// Counts mappings of a folio that was found in the swap cache or the cache of a file. Returns whether they
-    /// are the first.
+    /// Counts mappings of a folio that was found in the swap cache or the cache of a file. Returns whether
+    /// they are the first.
     pub(super) fn add_cached_maps(&self, pages: u32) -> bool {
         let count = self.frame.map_count();
         // Release: a thread that finds it mapped finds its owner.

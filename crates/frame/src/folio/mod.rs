@@ -244,8 +244,8 @@ impl<'m, P: Platform> HeadGuard<'m, P> {
         self.folio.add_cached_maps(pages)
     }
 
-    /// Whether the folio is a single page whose slot swap entries may name, or is in the cache of a file: even
-    /// if only the caller maps it now, others may map it at any time. To be checked after reading the
+    /// Whether the folio is a single page whose slot swap entries may name, or is in the cache of a file:
+    /// even if only the caller maps it now, others may map it at any time. To be checked after reading the
     /// [count](Self::maps).
     #[inline]
     pub fn may_be_mapped_by_name(&self) -> bool {

@@ -15,8 +15,9 @@ const FAULTS: [&str; 4] = [
     "crates/fault/src/cow.rs",
 ];
 
-/// Where there is a fallback: pages that find no frame are not read ahead, pages of zeros are read like others,
-/// a large folio of a file is a smaller one, or mapped by pages, and one that is to be cut stays whole.
+/// Where there is a fallback: pages that find no frame are not read ahead, pages of zeros are read like
+/// others, a large folio of a file is a smaller one, or mapped by pages, and one that is to be cut stays
+/// whole.
 const OTHERWISE: [&str; 7] = [
     "crates/file/src/transfers.rs",
     "crates/file/src/cache/cut.rs",

@@ -9,11 +9,11 @@ const PRIVATE: MapFlags = MapFlags::empty();
 const SHARED: MapFlags = MapFlags::SHARED;
 const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd);
 /// Pages of a folio of the PMD's order.
-const HUGE: u64 = 512;
+pub(crate) const HUGE: u64 = 512;
 const HUGE_BYTES: u64 = HUGE * PAGE;
 
-/// A file of `blocks` times 2 MiB and some more, written by one call, and what it is made of.
-fn huge_file(machine: &Machine, pages: u64) -> (File<'_, HostPlatform>, Arc<FileStore>) {
+/// A file of so many pages, written by one call, and what it is made of.
+pub(crate) fn huge_file(machine: &Machine, pages: u64) -> (File<'_, HostPlatform>, Arc<FileStore>) {
     let (backing, store) = MemoryFile::huge(Vec::new());
     let file = machine.memory().create_file(backing, 0).unwrap();
     write_file(&file, 0, &numbered(pages));
@@ -21,7 +21,7 @@ fn huge_file(machine: &Machine, pages: u64) -> (File<'_, HostPlatform>, Arc<File
 }
 
 /// Maps pages of the file with its first page at a border of 2 MiB.
-fn map(
+pub(crate) fn map(
     space: &HostSpace<'_>,
     file: &File<'_, HostPlatform>,
     (first, pages): (u64, u64),

@@ -1,21 +1,11 @@
 //! Large folios of files beside other calls.
 
 use crate::common::*;
+use crate::large::{HUGE, huge_file, map};
 use crate::mapped::numbered;
 
-const HUGE: u64 = 512;
-
-/// A file of so many pages in folios as large as they may be, and its contents.
-fn huge_file(machine: &Machine, pages: u64) -> File<'_, HostPlatform> {
-    let (backing, _) = MemoryFile::huge(Vec::new());
-    let file = machine.memory().create_file(backing, 0).unwrap();
-    write_file(&file, 0, &numbered(pages));
-    file
-}
-
 fn map_huge(space: &HostSpace<'_>, file: &File<'_, HostPlatform>, pages: u64, flags: MapFlags) -> VirtAddr {
-    let request = file_request(0, pages, RW, flags);
-    space.mmap_file(&request.at(VirtAddr(GIB), MapFlags::FIXED | flags), file).unwrap()
+    map(space, file, (0, pages), (RW, flags))
 }
 
 /// The size is looked at when the folio is found, and when it is chosen what to map around the page.
@@ -53,7 +43,7 @@ fn a_fault_for_reading_beside_truncations_maps_what_is_there() {
 #[test]
 fn a_page_of_private_memory_that_a_pmd_entry_maps_is_pinned_for_reading() {
     let machine = machine(64, 1);
-    let file = huge_file(&machine, 4 * HUGE);
+    let (file, _) = huge_file(&machine, 4 * HUGE);
     let (cpu, space) = cpu_and_space(&machine);
     let addr = map_huge(&space, &file, 4 * HUGE, MapFlags::empty());
     assert_eq!(read(&cpu, &space, page(addr, 1)), 2);
@@ -69,7 +59,7 @@ fn a_page_of_private_memory_that_a_pmd_entry_maps_is_pinned_for_reading() {
 fn guards_take_the_place_of_a_part_of_a_pmd_entry() {
     for flags in [MapFlags::empty(), MapFlags::SHARED] {
         let machine = machine(64, 1);
-        let file = huge_file(&machine, 4 * HUGE);
+        let (file, _) = huge_file(&machine, 4 * HUGE);
         let (cpu, space) = cpu_and_space(&machine);
         let addr = map_huge(&space, &file, 4 * HUGE, flags);
         assert_eq!(read(&cpu, &space, page(addr, 1)), 2);
@@ -86,7 +76,7 @@ fn guards_take_the_place_of_a_part_of_a_pmd_entry() {
 #[test]
 fn a_hole_up_to_the_end_leaves_nothing_behind_it() {
     let machine = machine(64, 1);
-    let file = huge_file(&machine, HUGE);
+    let (file, _) = huge_file(&machine, HUGE);
     let (cpu, space) = cpu_and_space(&machine);
     let addr = map_huge(&space, &file, HUGE, MapFlags::SHARED);
     write(&cpu, &space, page(addr, 300), 5);
@@ -168,7 +158,7 @@ fn a_call_makes_its_memory_accessible_about_once() {
 #[test]
 fn a_file_whose_held_folio_was_cut_at_its_end_can_be_replaced() {
     let machine = machine(64, 1);
-    let file = huge_file(&machine, HUGE);
+    let (file, _) = huge_file(&machine, HUGE);
     let (cpu, space) = cpu_and_space(&machine);
     let addr = map_huge(&space, &file, HUGE, MapFlags::SHARED);
     write(&cpu, &space, page(addr, 300), 5);
@@ -185,7 +175,7 @@ fn a_file_whose_held_folio_was_cut_at_its_end_can_be_replaced() {
 fn bytes_behind_the_end_stay_lost() {
     for is_cut in [false, true] {
         let machine = machine(64, 1);
-        let file = huge_file(&machine, HUGE);
+        let (file, _) = huge_file(&machine, HUGE);
         let (cpu, space) = cpu_and_space(&machine);
         let addr = map_huge(&space, &file, HUGE, MapFlags::SHARED);
         write(&cpu, &space, page(addr, 400), 5);

@@ -89,8 +89,8 @@ fn first_word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("a word"))
 }
 
-/// Checks `model` with such a file, on machines of `cpus`: with folios of one page, and with one that has both
-/// pages and is cached. Everything is audited while the file is open still, and when it is closed.
+/// Checks `model` with such a file, on machines of `cpus`: with folios of one page, and with one that has
+/// both pages and is cached. Everything is audited while the file is open still, and when it is closed.
 pub(crate) fn with_file(cpus: usize, model: impl Fn(&Scene<'_, '_>) + Send + Sync + Clone + 'static) {
     with_folios(cpus, Order::ZERO, model.clone());
     with_folios(cpus, Order::new(1).expect("an order"), model);

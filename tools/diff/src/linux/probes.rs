@@ -58,8 +58,8 @@ impl Drop for PrivateMemory {
     }
 }
 
-/// Whether a call that writes 2 MiB to the file at `path` makes a folio of that size, and a mapping has that as
-/// a whole. What the file has is lost.
+/// Whether a call that writes 2 MiB to the file at `path` makes a folio of that size, and a mapping has that
+/// as a whole. What the file has is lost.
 pub(super) fn has_large_folios(path: &str) -> std::io::Result<bool> {
     const HUGE: usize = 2 << 20;
     let file = OpenOptions::new().read(true).write(true).open(path)?;
