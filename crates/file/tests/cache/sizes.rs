@@ -67,6 +67,26 @@ fn what_is_written_past_the_end_stays_where_the_backing_wants_that() {
     }
 }
 
+/// As in Linux, where each writeback of the last folio makes that zeros, except in tmpfs, which has none.
+#[test]
+fn what_is_past_the_end_is_zeros_once_it_was_written_back() {
+    for tail_stays in [false, true] {
+        let fixture = Fixture::new();
+        let disk = Disk::new(&[]);
+        *disk.limits.lock().unwrap() = Some(IoLimits { tail_stays, ..IoLimits::default() });
+        let file = fixture.create(disk.file(), PAGE + 100);
+        fixture.must_write(file.file(), PAGE + 99, &[7]);
+        let page = fixture.page(file.file(), 1);
+        // SAFETY: the page is cached, and the bytes are in it.
+        unsafe { page.add(100).write_bytes(7, 300) };
+        fixture.cache().write_back(file.file(), IndexRange::ALL, Wait::Yes, &NoUsers).unwrap();
+        // SAFETY: as before.
+        let there = [99, 100, 399].map(|at| unsafe { page.add(at).read() });
+        let past_end = if tail_stays { 7 } else { 0 };
+        assert_eq!(there, [7, past_end, past_end]);
+    }
+}
+
 /// As in Linux, whose ext4 lets a hole of PUNCH_HOLE that reaches the end go on to the end of the page, and a
 /// range of ZERO_RANGE not.
 #[test]
