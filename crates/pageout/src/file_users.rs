@@ -4,7 +4,7 @@ use core::fmt;
 use core::ops::ControlFlow;
 use quire_arch::{Entry, LeafFlags, Level, Pfn, Platform, VirtAddr, VirtRange};
 use quire_file::{Cleaned, FileCore, FileUsers, IndexRange};
-use quire_pagetable::{FlushCause, LockedTable, Tables, Unmapper, WalkEntry, WalkStep, Walker, Zap};
+use quire_pagetable::{FlushCause, Tables, Unmapper, WalkEntry, WalkStep, Walker, Zap};
 use quire_vma::{Mapped, Rmap, Vma};
 
 /// Bytes of a mapping that are unmapped under one pin: some page tables.
@@ -91,9 +91,10 @@ fn first_mapped<P: Platform>(tables: Tables<'_, P>, range: VirtRange) -> Option<
 fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, (head, pages): (Pfn, u64)) -> u32 {
     let Mapped { tables, range, .. } = *mapped;
     let mut found = 0;
+    // Both at once, before the flush: after it no TLB has either, and no CPU marks the leaf as written.
+    let written = LeafFlags::WRITE | LeafFlags::DIRTY;
     Walker::new(&tables).walk(range, &mut |place, part| {
         let pin = tables.pin();
-        let written = LeafFlags::WRITE | LeafFlags::DIRTY;
         let mut was_written = false;
         match place {
             WalkEntry::Table(table) => {
@@ -106,7 +107,7 @@ fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, (head, pages): (Pfn, u64)) 
                         found += 1;
                         if leaf.flags.intersects(written) {
                             was_written = true;
-                            make_clean(&locked, at);
+                            locked.unmark(at, written);
                         }
                     }
                 }
@@ -119,7 +120,7 @@ fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, (head, pages): (Pfn, u64)) 
                 if let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot).filter(|leaf| leaf.pfn == head) {
                     found += Tables::<P>::huge_pages();
                     if leaf.flags.intersects(written) {
-                        make_clean(&locked, slot.index);
+                        locked.unmark(slot.index, written);
                         let range = tables.slot_range(slot);
                         tables.space().flush(tables.memory().frames(), &pin, range, FlushCause::Protect);
                     }
@@ -129,13 +130,6 @@ fn clean_mapped<P: Platform>(mapped: &Mapped<'_, P>, (head, pages): (Pfn, u64)) 
         WalkStep::Next
     });
     found
-}
-
-/// Once a leaf forbids writes no CPU marks it as written. Both before the flush, after which no TLB has
-/// either.
-fn make_clean<P: Platform>(locked: &LockedTable<'_, P>, at: usize) {
-    locked.write_protect(at);
-    locked.unmark(at, LeafFlags::DIRTY);
 }
 
 impl<P: Platform> fmt::Debug for FileMappers<'_, P> {

@@ -210,7 +210,10 @@ impl Scene<'_> {
                 let area = &mut areas[which];
                 let len = area.pages * PAGE;
                 let part = self.random.below(area.pages) * PAGE;
-                space.mprotect(VirtAddr(area.addr.0 + part), len - part, READ, false).unwrap();
+                let protection = if self.random.chance(50) { READ } else { Protection::empty() };
+                space.mprotect(VirtAddr(area.addr.0 + part), len - part, protection, false).unwrap();
+                // A transfer may fail: the pages stay dirty, or the error is that of an opening.
+                let _ = space.msync(area.addr, len, SyncFlags::SYNC);
                 space.mprotect(area.addr, len, RW, false).unwrap();
                 let moved = space.mremap(area.addr, len, len + PAGE, RemapFlags::MAYMOVE, VirtAddr(0));
                 // Grown by a page, which is cut off again.

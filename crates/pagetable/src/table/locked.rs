@@ -61,15 +61,15 @@ impl<P: Platform> LockedTable<'_, P> {
         }
     }
 
-    /// Clears accessed or dirty bits of the leaf at `index`. Where they are in an entry depends on whether it
-    /// is present.
+    /// Clears flags of the leaf at `index`, but not READ. Where they are in an entry depends on whether it is
+    /// present.
     pub fn unmark(&self, index: usize, marks: LeafFlags) {
         let slot = &self.entries[index];
         let mut raw = slot.load(Ordering::Relaxed);
         while let Entry::Leaf(leaf) = P::Paging::decode(raw, self.level)
             && leaf.flags.intersects(marks)
         {
-            // The MMU may be setting the same bits concurrently: such a page counts as used.
+            // The MMU may be setting bits concurrently: such a page counts as used.
             let new =
                 P::Paging::encode(Entry::Leaf(Leaf { pfn: leaf.pfn, flags: leaf.flags - marks }), self.level);
             match slot.compare_exchange(raw, new, Ordering::AcqRel, Ordering::Relaxed) {
@@ -108,7 +108,9 @@ impl<P: Platform> LockedTable<'_, P> {
     #[inline]
     pub fn write_protect(&self, index: usize) -> u64 {
         let slot = &self.entries[index];
-        Self::protect_entry(slot, slot.load(Ordering::Relaxed))
+        let raw = slot.load(Ordering::Relaxed);
+        debug_assert!(P::Paging::is_present_leaf(raw, self.level), "{raw:#x} is no present leaf");
+        Self::protect_entry(slot, raw)
     }
 
     /// As [`write_protect`](Self::write_protect), for an entry of a locked table that was just read as `raw`.
