@@ -2,7 +2,7 @@
 
 use crate::known::KnownDifference;
 use crate::linux::Start;
-use crate::observation::{Detail, Figures, LARGE, Observation, Pages, Region, Wanted};
+use crate::observation::{Detail, Figures, LARGE, Observation, Region, Wanted};
 use crate::past::{Past, is_cached};
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
@@ -64,48 +64,20 @@ fn same<T: PartialEq>(
     Err(format!("{what}: Linux has {}, Quire has {}", list(linux, quire), list(quire, linux)))
 }
 
-/// The runs of pages that are a process's own, or the page of zeros.
-fn own_pages(seen: &Observation) -> impl Iterator<Item = Pages> {
-    seen.pages.iter().copied().filter(|run| run.state != PageState::File)
-}
-
-/// The pages of the file that are mapped.
-fn file_pages(seen: &Observation) -> Vec<(u64, u64)> {
-    mapped_pages(seen, |region| region.file)
-}
-
-/// Cached pages of certain mappings, one run where they continue each other.
-fn mapped_pages(seen: &Observation, of: impl Fn(&Region) -> bool) -> Vec<(u64, u64)> {
-    let mut regions = seen.regions.iter().filter(|region| of(region)).peekable();
-    let mut pages: Vec<(u64, u64)> = Vec::new();
-    for run in seen.pages.iter().filter(|run| run.state == PageState::File) {
-        while regions.next_if(|region| region.end <= run.start).is_some() {}
-        let mut rest = regions.clone();
-        while let Some(region) = rest.next_if(|region| region.start < run.end) {
-            let (start, end) = (region.start.max(run.start), region.end.min(run.end));
-            match pages.last_mut() {
-                Some(last) if last.1 == start => last.1 = end,
-                _ => pages.push((start, end)),
-            }
-        }
-    }
-    pages
-}
-
 fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<(), String> {
-    let all = |side: &Observation| own_pages(side).collect::<Vec<_>>();
+    let all = |side: &Observation| side.own_pages().collect::<Vec<_>>();
     same("pages in memory", &all(linux), &all(quire), |run| {
         let large = if run.large { " by PMD entries" } else { "" };
         format!("{:#x}-{:#x} {:?}{large}", run.start, run.end, run.state)
     })?;
     // Other pages than these come when Linux reads ahead, or finds no hole.
     if !past.has_changed_file() {
-        same("pages of the file", &file_pages(linux), &file_pages(quire), |run| {
+        same("pages of the file", &linux.file_pages(), &quire.file_pages(), |run| {
             format!("{:#x}-{:#x}", run.0, run.1)
         })?;
     }
     same("pages in swap", &linux.swapped, &quire.swapped, |run| format!("{:#x}-{:#x}", run.0, run.1))?;
-    if mapped_pages(linux, |_| true) != mapped_pages(quire, |_| true) {
+    if linux.mapped_pages(|_| true) != quire.mapped_pages(|_| true) {
         past.count(KnownDifference::FilePages);
     }
     Ok(())

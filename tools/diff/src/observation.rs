@@ -110,6 +110,34 @@ pub struct Observation {
 pub const LARGE: u64 = 2 << 20;
 
 impl Observation {
+    /// The runs of pages that are a process's own, or the page of zeros.
+    pub(crate) fn own_pages(&self) -> impl Iterator<Item = Pages> {
+        self.pages.iter().copied().filter(|run| run.state != PageState::File)
+    }
+
+    /// The pages of the file that are mapped.
+    pub(crate) fn file_pages(&self) -> Vec<(u64, u64)> {
+        self.mapped_pages(|region| region.file)
+    }
+
+    /// Cached pages of certain mappings, one run where they continue each other.
+    pub(crate) fn mapped_pages(&self, of: impl Fn(&Region) -> bool) -> Vec<(u64, u64)> {
+        let mut regions = self.regions.iter().filter(|region| of(region)).peekable();
+        let mut pages: Vec<(u64, u64)> = Vec::new();
+        for run in self.pages.iter().filter(|run| run.state == PageState::File) {
+            while regions.next_if(|region| region.end <= run.start).is_some() {}
+            let mut rest = regions.clone();
+            while let Some(region) = rest.next_if(|region| region.start < run.end) {
+                let (start, end) = (region.start.max(run.start), region.end.min(run.end));
+                match pages.last_mut() {
+                    Some(last) if last.1 == start => last.1 = end,
+                    _ => pages.push((start, end)),
+                }
+            }
+        }
+        pages
+    }
+
     /// Whether a PMD entry maps what is at `addr`, a folio or zeros.
     pub(crate) fn maps_large(&self, addr: u64) -> bool {
         self.pages.iter().any(|run| run.large && (run.start..run.end).contains(&addr))

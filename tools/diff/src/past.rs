@@ -8,8 +8,14 @@ use crate::program::{Call, Outcome, Store};
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
 
+mod file;
+use file::PastFile;
+
 /// Advice about guard pages.
 const GUARDS: [u64; 2] = [MADV_GUARD_INSTALL, MADV_GUARD_REMOVE];
+
+/// Bytes that are mapped around a fault.
+const AROUND: u64 = 64 << 10;
 
 /// The part of a program's history that decides what may differ.
 #[derive(Clone, Debug)]
@@ -18,10 +24,7 @@ pub(crate) struct Past {
     forks: u32,
     /// Ranges that were kept from children.
     kept_from_children: Vec<(u64, u64)>,
-    /// The file may have pages that were never written, or brought in by what is read ahead.
-    changed: bool,
-    /// Where the file is.
-    store: Store,
+    file: PastFile,
     /// The host pages out to a device that is not the comparison's own.
     foreign_swap: bool,
     /// Pages were moved.
@@ -152,6 +155,10 @@ fn has_private(side: &Observation, addr: u64) -> bool {
     side.pages.iter().any(holds)
 }
 
+fn each_page(ranges: &[(u64, u64)]) -> impl Iterator<Item = u64> {
+    ranges.iter().flat_map(|&(start, end)| (start..end).step_by(PAGE_SIZE as usize))
+}
+
 fn touches(ranges: &[(u64, u64)], addr: u64, len: u64) -> bool {
     ranges.iter().any(|(start, end)| *start < addr.saturating_add(len) && addr < *end)
 }
@@ -167,8 +174,7 @@ impl Past {
         Self {
             forks: 0,
             kept_from_children: Vec::new(),
-            changed: false,
-            store,
+            file: PastFile::new(store),
             foreign_swap,
             moved: false,
             without_tables: Vec::new(),
@@ -216,13 +222,7 @@ impl Past {
         const DONTNEED: [u64; 2] = [MADV_DONTNEED, MADV_DONTNEED_LOCKED];
         const KEPT_FROM_CHILDREN: [u64; 2] = [MADV_DONTFORK, MADV_WIPEONFORK];
         let [addr, len, third, ..] = args;
-        // A write that fails makes the file larger.
-        let makes_hole = call == Call::Madvise && third == MADV_REMOVE;
-        self.changed |= makes_hole || matches!(call, Call::Ftruncate | Call::Fallocate | Call::Pwrite);
-        // A large folio of a file that is old in part is split on Linux, which unmaps it everywhere.
-        self.changed |= self.store == Store::Large
-            && call == Call::Madvise
-            && matches!(args[2], MADV_COLD | MADV_PAGEOUT | MADV_FREE);
+        self.file.note(call, args, outcome);
         self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
         if call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third) {
             self.kept_from_children.push((addr, addr.saturating_add(len)));
@@ -362,7 +362,7 @@ impl Past {
             || has_folio_from_swap(linux, quire) && !probes::reads_large_folios()
         {
             KnownDifference::SwapInWhole
-        } else if self.has_other_table(linux, quire) {
+        } else if self.has_other_table(linux, quire) || self.maps_around(args[0], linux, quire) {
             KnownDifference::PageTables
         } else {
             return false;
@@ -390,6 +390,22 @@ impl Past {
         };
         linux.large_blocks().any(|block| !quire.maps_large(block) && other(block))
             || quire.large_blocks().any(|block| !linux.maps_large(block) && other(block))
+    }
+
+    /// Whether Linux has mapped more pages around a fault only because it has a table there: without one it
+    /// does not around the last page of a file with large folios, nor past its end.
+    fn maps_around(&self, addr: u64, linux: &Observation, quire: &Observation) -> bool {
+        let around = (addr & !(AROUND - 1), addr | (AROUND - 1));
+        let is_at_end = overlapping(&linux.regions, addr, 1)
+            .any(|region| region.file && self.file.is_at_end(region.offset + (addr - region.start)));
+        let (there, here) = (linux.file_pages(), quire.file_pages());
+        let mut more = each_page(&there).filter(|&page| !touches(&here, page, PAGE_SIZE)).peekable();
+        is_at_end
+            && touches(&self.emptied, addr & !(LARGE - 1), LARGE)
+            && more.peek().is_some()
+            && more.all(|page| touches(&[around], page, PAGE_SIZE))
+            && each_page(&here).all(|page| touches(&there, page, PAGE_SIZE))
+            && linux.own_pages().eq(quire.own_pages())
     }
 
     /// Whether the contents of a mapping may differ, and why.
@@ -422,14 +438,12 @@ impl Past {
 
     /// Whether the residency of a mapping's pages may differ.
     pub(crate) fn residency(&self, region: &Region) -> bool {
-        // All of a file on a disk was read before. In memory what was never written is in no cache, and a
-        // large folio in which the file ends now is, on Linux, if its split failed.
-        is_shared_memory(region) || region.file && self.changed && self.store != Store::Disk
+        is_shared_memory(region) || region.file && self.file.residency(region)
     }
 
     /// Whether the size of the file was changed, or its pages by a call.
     pub(crate) fn has_changed_file(&self) -> bool {
-        self.changed
+        self.file.is_changed()
     }
 
     pub(crate) fn count(&mut self, known: KnownDifference) {
