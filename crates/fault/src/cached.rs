@@ -22,7 +22,7 @@ use core::ptr::NonNull;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
 };
-use quire_file::{CachedFile, LockedFolio, Lookup, OpenFile, PageIndex};
+use quire_file::{CachedFile, IndexRange, LockedFolio, Lookup, OpenFile, PageIndex};
 use quire_frame::{AllocError, AllocRequest, FrameChain, Kind};
 use quire_pagetable::{LockedTable, Residency, Tables, page_of};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
@@ -99,12 +99,14 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     }
 
     /// The page is to be brought in, or marked dirty, first. As in Linux, in a folio of the PMD's order if
-    /// the program asked for large ones.
+    /// the program asked for large ones, and alone if it said that it goes from place to place.
     fn needs(&self, index: PageIndex) -> Refusal {
         let is_advised = self.fault.vma.flags.contains(VmFlags::HUGEPAGE);
         let huge = Tables::<P>::huge_order().filter(|_| is_advised);
         let order = huge.unwrap_or(Order::ZERO);
-        Refusal::File(FilePage { index, dirties: self.dirties(), order })
+        let is_random = self.fault.vma.flags.contains(VmFlags::RAND_READ);
+        let around = if is_random { IndexRange::default() } else { IndexRange::ALL };
+        Refusal::File(FilePage { index, dirties: self.dirties(), order, around })
     }
 
     /// A page for a copy, charged to the program.

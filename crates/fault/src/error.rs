@@ -1,7 +1,7 @@
 //! Why a page could not be made available, and what is needed for it.
 
 use quire_arch::{Order, SwapEntry};
-use quire_file::PageIndex;
+use quire_file::{IndexRange, PageIndex};
 use quire_frame::AllocError;
 use quire_memcg::OverLimit;
 use quire_thp::OrderSet;
@@ -77,6 +77,8 @@ pub struct FilePage {
     pub dirties: bool,
     /// The largest order of a folio for it, if it is not cached.
     pub order: Order,
+    /// The pages that may be read with it then.
+    pub around: IndexRange,
 }
 
 /// The swap entry that a fault found.

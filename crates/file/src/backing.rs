@@ -85,6 +85,9 @@ impl FileError {
     }
 }
 
+/// The most pages that are read around one that is missing: 64 KiB.
+pub(crate) const READAHEAD: usize = 16;
+
 /// What a backing can take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoLimits {
@@ -96,6 +99,9 @@ pub struct IoLimits {
     /// pages than that may have. As in Linux a call that writes makes folios as large as what it writes, and
     /// a fault in a mapping with MADV_HUGEPAGE reads the largest one; all others have one page.
     pub largest_order: Order,
+    /// Pages that are read where one is missing, at most 16: those of an aligned block of so many which are
+    /// not cached. With 0 or 1 the page alone, as of Linux's tmpfs.
+    pub readahead: u32,
     /// Requests of the file that are under way at a time, at least 1 and at most
     /// [`MOST_IN_FLIGHT`](Self::MOST_IN_FLIGHT).
     pub in_flight: u32,
@@ -120,6 +126,12 @@ impl IoLimits {
     /// The most requests of a file that are under way at a time.
     pub const MOST_IN_FLIGHT: u32 = 8;
 
+    /// The order of the blocks that are read around a page.
+    pub(crate) fn readahead_order(&self) -> Order {
+        let pages = self.readahead.clamp(1, READAHEAD as u32);
+        Order::new(pages.ilog2() as u8).unwrap_or(Order::ZERO)
+    }
+
     /// The largest order of a folio that one request can transfer.
     pub(crate) fn folio_order(&self) -> Order {
         let pages = self.pages.clamp(1, Self::MOST_PAGES);
@@ -134,6 +146,7 @@ impl Default for IoLimits {
             pages: Self::USUAL_PAGES,
             segments: Self::MOST_SEGMENTS,
             largest_order: Order::ZERO,
+            readahead: READAHEAD as u32,
             in_flight: Self::MOST_IN_FLIGHT,
             stable_writes: false,
             holes: false,

@@ -23,35 +23,17 @@ const SITE: FailSite = FailSite::new("file_io");
 /// The frames of a request.
 type RunFrames = arrayvec::ArrayVec<PfnRange, { IoLimits::MOST_SEGMENTS as usize }>;
 
-/// Consecutive pages that have been marked as being written, for one request. Where a backing panics before
-/// it has that, they are treated as those of a request that failed.
-pub(crate) struct Run<'m, P: Platform> {
-    transfers: Transfers<'m, P>,
+/// Consecutive pages for one request.
+struct RunPages {
     limits: IoLimits,
     first: u64,
     frames: RunFrames,
     pages: u32,
 }
 
-impl<'m, P: Platform> Run<'m, P> {
-    pub(crate) fn new(transfers: Transfers<'m, P>) -> Self {
-        Self::within(transfers, transfers.file.limits())
-    }
-
-    const fn within(transfers: Transfers<'m, P>, limits: IoLimits) -> Self {
-        Self { transfers, limits, first: 0, frames: RunFrames::new_const(), pages: 0 }
-    }
-
-    /// Adds the folio at `head`, which has these pages. If it does not fit in, what there was before is
-    /// written.
-    pub(crate) fn add(&mut self, pages: IndexRange, head: Pfn) {
-        if self.push(pages, head) {
-            return;
-        }
-        let mut full = core::mem::replace(self, Self::within(self.transfers, self.limits));
-        let fits = self.push(pages, head);
-        debug_assert!(fits, "a request has no room for a folio of {pages:?}");
-        full.write();
+impl RunPages {
+    const fn new(limits: IoLimits) -> Self {
+        Self { limits, first: 0, frames: RunFrames::new_const(), pages: 0 }
     }
 
     /// Adds a folio, unless the request would have more than the limits allow, or a gap.
@@ -65,43 +47,76 @@ impl<'m, P: Platform> Run<'m, P> {
         if pages.start() != self.first + u64::from(self.pages) || with > most {
             return false;
         }
-        let segments = self.frames.len();
-        let end = head.offset(pages.pages());
-        match self.frames.last_mut() {
-            Some(last) if last.end() == head => *last = PfnRange::new(last.start(), end),
-            _ if segments >= self.limits.segments.clamp(1, IoLimits::MOST_SEGMENTS) as usize => return false,
-            _ => self.frames.push(PfnRange::new(head, end)),
+        let segments = self.limits.segments.clamp(1, IoLimits::MOST_SEGMENTS) as usize;
+        let added = add_frames(&mut self.frames, PfnRange::new(head, head.offset(pages.pages())), segments);
+        if added {
+            self.pages = with;
         }
-        self.pages = with;
-        true
+        added
+    }
+}
+
+/// Adds frames behind others, unless these are more than so many segments then.
+fn add_frames(frames: &mut RunFrames, new: PfnRange, most: usize) -> bool {
+    let segments = frames.len();
+    match frames.last_mut() {
+        Some(last) if last.end() == new.start() => *last = PfnRange::new(last.start(), new.end()),
+        _ if segments >= most => return false,
+        _ => frames.push(new),
+    }
+    true
+}
+
+/// Consecutive pages that have been marked as being written, for one request. Where a backing panics before
+/// it has that, they are treated as those of a request that failed.
+pub(crate) struct Run<'m, P: Platform> {
+    transfers: Transfers<'m, P>,
+    run: RunPages,
+}
+
+impl<'m, P: Platform> Run<'m, P> {
+    pub(crate) fn new(transfers: Transfers<'m, P>) -> Self {
+        Self { transfers, run: RunPages::new(transfers.file.limits()) }
+    }
+
+    /// Adds the folio at `head`, which has these pages. If it does not fit in, what there was before is
+    /// written.
+    pub(crate) fn add(&mut self, pages: IndexRange, head: Pfn) {
+        if self.run.push(pages, head) {
+            return;
+        }
+        let mut full = core::mem::replace(self, Self::new(self.transfers));
+        let fits = self.run.push(pages, head);
+        debug_assert!(fits, "a request has no room for a folio of {pages:?}");
+        full.write();
     }
 
     /// Begins to write it. May sleep.
     pub(crate) fn write(&mut self) {
-        if self.pages == 0 {
+        if self.run.pages == 0 {
             return;
         }
-        let offset = self.first << PAGE_SHIFT;
-        let all = u64::from(self.pages) << PAGE_SHIFT;
+        let offset = self.run.first << PAGE_SHIFT;
+        let all = u64::from(self.run.pages) << PAGE_SHIFT;
         // A thread that makes the file smaller meanwhile waits for these folios, and drops them then.
         let bytes = self.transfers.file.size().saturating_sub(offset).min(all);
         let (request, token) = self.transfers.begin(Extent { bytes, ..self.extent() });
         // From here on the request has the pages.
-        self.pages = 0;
-        let frames = core::mem::take(&mut self.frames);
+        self.run.pages = 0;
+        let frames = core::mem::take(&mut self.run.frames);
         let io = FileIo { direction: Direction::Write, offset, bytes, frames: &frames, token };
         // SAFETY: folios that are being written stay in the cache, which has a reference.
         unsafe { self.transfers.submit(request, &io) };
     }
 
     fn extent(&self) -> Extent {
-        Extent { first: self.first, written: self.pages, bytes: 0 }
+        Extent { first: self.run.first, written: self.run.pages, bytes: 0 }
     }
 }
 
 impl<P: Platform> Drop for Run<'_, P> {
     fn drop(&mut self) {
-        if self.pages > 0 {
+        if self.run.pages > 0 {
             self.transfers.written(self.extent(), Err(FileError::Io));
             self.transfers.wake();
         }
@@ -127,45 +142,67 @@ impl<'m, P: Platform> Transfers<'m, P> {
         Self { frames, file }
     }
 
-    /// Fills the block of `order` at `head` with what the file has from page `index` on. May sleep.
+    /// How many of these folios, from the first on, one request may transfer.
+    pub(crate) fn fits(self, mut folios: impl Iterator<Item = (IndexRange, Pfn)>) -> usize {
+        let mut run = RunPages::new(self.file.limits());
+        // One does.
+        folios.by_ref().take_while(|&(pages, head)| run.push(pages, head)).count().max(1)
+    }
+
+    /// Fills these blocks with what the file has from page `index` on. May sleep.
     ///
     /// # Errors
     ///
-    /// The backing's, or one of the fail plan. The block may have anything then.
+    /// The backing's, or one of the fail plan. The blocks may have anything then.
     ///
     /// # Safety
     ///
-    /// The block lies in a folio that the caller has locked, and no other thread looks at its contents. If
-    /// this panics, as a backing may, the folio is not used for anything else.
-    pub(crate) unsafe fn read_block(
+    /// They lie in folios that the caller has locked, and no other thread looks at their contents; one request
+    /// may have all of them. If this panics, as a backing may, the folios are not used for anything else.
+    pub(crate) unsafe fn read_blocks(
         self,
         index: PageIndex,
-        (head, order): (Pfn, Order),
+        blocks: &[(Pfn, Order)],
     ) -> Result<(), FileError> {
         let platform = self.frames.platform();
         let offset = index.get() << PAGE_SHIFT;
-        let bytes = self.file.size().saturating_sub(offset).min(order.bytes());
-        // SAFETY: the block is the caller's.
-        unsafe { platform.fill_user(head, order) };
+        let room = blocks.iter().map(|(_, order)| order.bytes()).sum();
+        let bytes = self.file.size().saturating_sub(offset).min(room);
+        // As many pages as the bytes need.
+        let mut pages = bytes.div_ceil(PAGE_SIZE).max(1);
+        let mut frames = RunFrames::new();
+        for &(head, order) in blocks {
+            // SAFETY: the block is the caller's.
+            unsafe { platform.fill_user(head, order) };
+            let part = pages.min(order.pages());
+            pages -= part;
+            let added = part == 0
+                || add_frames(
+                    &mut frames,
+                    PfnRange::new(head, head.offset(part)),
+                    IoLimits::MOST_SEGMENTS as usize,
+                );
+            debug_assert!(added, "{} blocks for one request", blocks.len());
+        }
         let extent = Extent { first: index.get(), written: 0, bytes };
         let (request, token) = self.begin(extent);
-        // As many pages as the bytes need.
-        let pages = bytes.div_ceil(PAGE_SIZE).max(1);
-        let run = [PfnRange::new(head, head.offset(pages))];
         let unfetched = Unfetched { transfers: self, request, token };
-        // SAFETY: the block is the caller's, which waits for the end.
-        unsafe {
-            self.submit(request, &FileIo { direction: Direction::Read, offset, bytes, frames: &run, token });
-        }
+        let io = FileIo { direction: Direction::Read, offset, bytes, frames: &frames, token };
+        // SAFETY: the blocks are the caller's, which waits for the end.
+        unsafe { self.submit(request, &io) };
         let outcome = self.wait_read(request, token);
         core::mem::forget(unfetched);
-        let valid = outcome?;
-        if valid == 0 {
-            // SAFETY: as above, and the request has ended.
-            unsafe { platform.zero_user(head, order) };
-        } else {
-            // SAFETY: as above; the bytes are those of the block behind the first `valid`.
-            unsafe { zero_bytes(platform, head, valid, order.bytes()) };
+        let mut valid = outcome?;
+        for &(head, order) in blocks {
+            let own = valid.min(order.bytes());
+            valid -= own;
+            if own == 0 {
+                // SAFETY: as above, and the request has ended.
+                unsafe { platform.zero_user(head, order) };
+            } else {
+                // SAFETY: as above; the bytes are those of the block behind the first `own`.
+                unsafe { zero_bytes(platform, head, own, order.bytes()) };
+            }
         }
         Ok(())
     }

@@ -115,6 +115,10 @@ impl<'m> ProgramFile<'m> {
         let mut contents: Vec<u8> = words.flat_map(u64::to_le_bytes).collect();
         contents.truncate(file_bytes as usize);
         let mut limits = IoLimits { holes: true, tail_stays: facts.tail_stays, ..IoLimits::default() };
+        if facts.tail_stays {
+            // Linux's tmpfs reads nothing ahead.
+            limits.readahead = 0;
+        }
         if store == Store::Large {
             (limits.largest_order, limits.pages) = (Order::PMD, IoLimits::MOST_PAGES);
         }

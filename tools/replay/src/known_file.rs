@@ -35,8 +35,8 @@ impl FileBacking<HostPlatform> for NoBytes {
     }
 
     fn limits(&self) -> IoLimits {
-        // Linux's file systems for disks allow them.
-        IoLimits { holes: true, ..IoLimits::default() }
+        // Linux's file systems for disks allow holes. What Linux has read ahead is in the recording.
+        IoLimits { holes: true, readahead: 0, ..IoLimits::default() }
     }
 }
 

@@ -5,7 +5,9 @@
 //! same page, and no thread faults with a folio locked.
 
 use super::PageCache;
-use super::obtain::{Came, Fill, Unfilled, Wanted};
+use super::new_folio::Fill;
+use super::obtain::{Came, Wanted};
+use super::unfilled::Unfilled;
 use crate::cached_file::{MAX_FILE_BYTES, Prepared};
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
@@ -163,7 +165,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
-            let folio = match self.page_in(file, (index, Order::ZERO), program) {
+            let folio = match self.page_in(file, (index, Order::ZERO), IndexRange::ALL, program) {
                 Ok(page) => page.folio,
                 // It was made smaller since.
                 Err(PageError::PastEnd) => return Ok(0),

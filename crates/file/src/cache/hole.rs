@@ -151,7 +151,7 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             let mut pages = IndexRange::block(index, Order::ZERO);
             let prepared = loop {
                 let prepared = file.prepare_write(pages)?;
-                let folio = cache.page_in(file, (index, Order::ZERO), program)?.folio.range();
+                let folio = cache.page_in(file, (index, Order::ZERO), pages, program)?.folio.range();
                 if pages.covers(folio) {
                     break prepared;
                 }

@@ -1,15 +1,18 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `obtain`, `writeback`, `cut`, `hole`, `truncate`, `calls`, `close`, `handle`.
+//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `obtain`, `writeback`, `cut`, `hole`, `truncate`, `calls`, `close`, `handle`.
 
+mod ahead;
 mod calls;
 mod close;
 mod cut;
 mod find;
 mod handle;
 mod hole;
+mod new_folio;
 mod obtain;
 mod truncate;
+mod unfilled;
 mod writeback;
 
 pub use calls::Transfer;

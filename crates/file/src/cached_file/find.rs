@@ -120,6 +120,24 @@ impl<P: Platform> CachedFile<P> {
         order
     }
 
+    /// The pages of a range of 32 at most that are not cached, as bits from the first one on. A snapshot.
+    pub(crate) fn missing(&self, frames: &Frames<P>, pages: IndexRange) -> u32 {
+        let bits = |part: IndexRange| {
+            let ones = ((1_u64 << part.pages()) - 1) as u32;
+            ones << (part.start() - pages.start())
+        };
+        self.with_store(frames, |store| {
+            let (mut missing, mut rest) = (bits(pages), pages);
+            while let Some(stored) = store.next(rest, Filter::All) {
+                if !stored.entry.is_shadow() {
+                    missing &= !bits(stored.range().intersect(pages));
+                }
+                rest = IndexRange::new(stored.range().end(), pages.end());
+            }
+            missing
+        })
+    }
+
     /// Whether no page of the range is cached, at a moment.
     fn has_no_folio(&self, frames: &Frames<P>, pages: IndexRange) -> bool {
         self.with_store(frames, |store| {

@@ -7,6 +7,7 @@
 #[path = "../../../frame/tests/common/mod.rs"]
 mod machine;
 
+mod ahead;
 mod backings;
 mod calls;
 mod failures;

@@ -151,7 +151,7 @@ impl Both<'_> {
                 let wanted = (PageIndex::new(index).unwrap(), Order::PMD);
                 let failing = self.failing;
                 let ended = index * PAGE >= self.bytes.len() as u64;
-                match cache.page_in(file.file(), wanted, &fixture.program) {
+                match cache.page_in(file.file(), wanted, IndexRange::ALL, &fixture.program) {
                     Ok(_) => assert!(!ended),
                     Err(PageError::PastEnd) => assert!(ended),
                     Err(error) => assert!(failing, "{error}"),
@@ -201,13 +201,14 @@ proptest! {
         queued in any::<bool>(),
         stored in 0..10 * PAGE,
         largest in 0..8_u8,
+        readahead in 0..20_u32,
     ) {
         let fixture = Fixture::new();
         let bytes = pattern(stored, stored as usize);
         let disk = Disk::new(&bytes);
         let largest_order = Order::new(largest).unwrap();
         let pages = IoLimits::MOST_PAGES;
-        *disk.limits.lock().unwrap() = Some(IoLimits { pages, largest_order, ..IoLimits::default() });
+        *disk.limits.lock().unwrap() = Some(IoLimits { pages, largest_order, readahead, ..IoLimits::default() });
         let (file, held) = (None, None);
         let mut both = Both { fixture: &fixture, disk, file, bytes, queued, failing: false, held };
         both.open();

@@ -1,7 +1,7 @@
 //! Sizes, holes, invalidation, the end of files.
 
 use crate::backings::Disk;
-use crate::support::{Fixture, Mapped, PAGE, at, page, pattern};
+use crate::support::{ALONE, Fixture, Mapped, PAGE, at, page, pattern};
 use quire_file::{Busy, FileError, IndexRange, IoLimits, Lookup, NoUsers, PageError, Wait};
 use quire_frame::FrameFlags;
 use std::sync::atomic::Ordering;
@@ -129,13 +129,13 @@ fn a_folio_is_removed_when_no_entry_maps_it() {
 fn a_folio_that_is_held_outlives_its_place() {
     let fixture = Fixture::new();
     let file = fixture.create(Disk::new(&pattern(3, PAGE as usize)).file(), PAGE);
-    let first = fixture.cache().page_in(file.file(), page(0), &fixture.program).unwrap();
+    let first = fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).unwrap();
     let head = first.folio.unlock_and_keep();
     fixture.cache().set_size(file.file(), 0, &NoUsers).unwrap();
     let frame = fixture.frames().known(head);
     assert_eq!((frame.refs(), frame.as_folio().file()), (1, None));
     fixture.cache().set_size(file.file(), PAGE, &NoUsers).unwrap();
-    let other = fixture.cache().page_in(file.file(), page(0), &fixture.program).unwrap();
+    let other = fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).unwrap();
     assert_ne!(other.folio.head(), head);
     drop(other);
     fixture.memcgs.folios().release_folio(head);
@@ -308,7 +308,7 @@ fn a_pinned_page_leaves_a_file_whose_end_moves() {
     let disk = Disk::new(&[]);
     let file = fixture.create(disk.file(), 0);
     fixture.must_write(file.file(), 0, &[1; 10]);
-    let page = fixture.cache().page_in(file.file(), page(0), &fixture.program).unwrap();
+    let page = fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).unwrap();
     let head = page.folio.head();
     drop(page);
     assert!(fixture.frames().folios().pin_folio(head));
@@ -327,7 +327,7 @@ fn invalidation_leaves_what_is_in_use() {
     fixture.must_read(file.file(), 0, 1 << 20);
     fixture.must_write(file.file(), 3 * PAGE, &[1]);
     fixture.map(file.file(), 50, 1);
-    let held = cache.page_in(file.file(), page(70), &fixture.program).unwrap();
+    let held = cache.page_in(file.file(), page(70), ALONE, &fixture.program).unwrap();
     let locked = cache.invalidate(file.file(), IndexRange::ALL);
     let held = held.folio.unlock_and_keep();
     let unlocked = cache.invalidate(file.file(), IndexRange::ALL);
@@ -449,7 +449,7 @@ fn a_hole_in_a_folio_that_is_held_needs_space() {
 fn what_a_folio_is_of_is_found_while_it_is_locked() {
     let fixture = Fixture::new();
     let file = fixture.create(Disk::new(&pattern(9, PAGE as usize)).file(), PAGE);
-    let page = fixture.cache().page_in(file.file(), page(0), &fixture.program).unwrap();
+    let page = fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).unwrap();
     let head = page.folio.head();
     // SAFETY: it is locked.
     let found = unsafe { quire_file::CachedFile::of_folio(fixture.frames(), head) }.unwrap();

@@ -127,7 +127,7 @@ impl Fixture {
 
     /// The page, as a program that maps it sees it.
     pub(crate) fn page(&self, file: &Core, index: u64) -> *mut u8 {
-        let page = self.cache().page_in(file, page(index), &self.program).unwrap();
+        let page = self.cache().page_in(file, page(index), ALONE, &self.program).unwrap();
         self.frames().platform().direct_map(page.folio.head()).as_ptr()
     }
 }
@@ -139,6 +139,9 @@ impl Drop for Fixture {
         }
     }
 }
+
+/// What may come with a page: nothing.
+pub(crate) const ALONE: IndexRange = IndexRange::new(0, 0);
 
 pub(crate) fn at(index: u64) -> PageIndex {
     PageIndex::new(index).unwrap()
@@ -268,7 +271,7 @@ impl FileUsers<Machine, Vma> for Mapped<'_> {
 impl Fixture {
     /// Maps a page so often.
     pub(crate) fn map(&self, file: &Core, index: u64, times: u32) {
-        let page = self.cache().page_in(file, page(index), &self.program).unwrap();
+        let page = self.cache().page_in(file, page(index), ALONE, &self.program).unwrap();
         let folio = page.folio.frame().as_folio();
         assert_eq!(folio.maps(), 0);
         folio.set_maps(times);

@@ -2,7 +2,7 @@
 
 use crate::backings::{Disk, Gate, Space};
 use crate::machine::{Machine, Random, run_on};
-use crate::support::{Core, Fixture, PAGE, page};
+use crate::support::{ALONE, Core, Fixture, PAGE, page};
 use quire_file::{FileBacking, FileError, IndexRange, NoUsers, PageError, Wait};
 use quire_frame::FrameFlags;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ const PAGES: u64 = 24;
 
 /// A page has one byte value throughout, at any time.
 fn look(fixture: &Fixture, file: &Core, index: u64) {
-    match fixture.cache().page_in(file, page(index), &fixture.program) {
+    match fixture.cache().page_in(file, page(index), ALONE, &fixture.program) {
         Ok(page) => {
             let start = quire_arch::Platform::direct_map(fixture.frames().platform(), page.folio.head());
             // SAFETY: the page is in RAM, and locked; those that write it lock it.
@@ -103,7 +103,7 @@ fn a_page_that_cannot_be_read_fails_for_all_that_wait() {
     let file = fixture.create(Arc::clone(&gate), PAGE);
     let read = |cpu| {
         run_on(cpu);
-        fixture.cache().page_in(file.file(), page(0), &fixture.program).map(drop)
+        fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).map(drop)
     };
     let results = std::thread::scope(|scope| {
         let first = scope.spawn(|| read(0));
@@ -133,7 +133,7 @@ fn a_page_that_is_written_whole_does_not_depend_on_a_read_that_fails() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             run_on(0);
-            let read = fixture.cache().page_in(file.file(), page(0), &fixture.program).map(drop);
+            let read = fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).map(drop);
             assert_eq!(read, Err(PageError::File(FileError::Corrupt)));
         });
         let head = loop {
@@ -165,7 +165,7 @@ fn a_page_that_is_dirty_has_space_whatever_holes_come() {
         let space = Arc::new(Space::default());
         let file = fixture.create(space.clone(), 4 * PAGE);
         if cached {
-            drop(fixture.cache().page_in(file.file(), page(1), &fixture.program).unwrap());
+            drop(fixture.cache().page_in(file.file(), page(1), ALONE, &fixture.program).unwrap());
         }
         space.is_armed.store(true, Ordering::Relaxed);
         std::thread::scope(|scope| {
@@ -174,7 +174,12 @@ fn a_page_that_is_dirty_has_space_whatever_holes_come() {
                 if by_call {
                     fixture.must_write(file.file(), PAGE, &[1; PAGE as usize]);
                 } else {
-                    drop(fixture.cache().page_in_to_write(file.file(), page(1), &fixture.program).unwrap());
+                    drop(
+                        fixture
+                            .cache()
+                            .page_in_to_write(file.file(), page(1), ALONE, &fixture.program)
+                            .unwrap(),
+                    );
                 }
             });
             while !space.waits.load(Ordering::Acquire) {

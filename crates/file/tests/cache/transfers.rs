@@ -1,7 +1,7 @@
 //! Requests: those that fail, complete later, are refused, or are reported wrongly.
 
 use crate::backings::{Asked, Disk, Liar, Method, Unsteady};
-use crate::support::{Fixture, PAGE, page, pattern};
+use crate::support::{ALONE, Fixture, PAGE, page, pattern};
 use quire_file::{FileError, IndexRange, IoLimits, NoUsers, PageBytes, PageError, UserCopy, Wait};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU32;
@@ -14,7 +14,7 @@ fn a_page_that_cannot_be_read_leaves_the_cache_and_is_tried_again() {
     let disk = Disk::new(&bytes);
     let file = fixture.create(disk.file(), 2 * PAGE);
     *disk.fail_reads.lock().unwrap() = Some(FileError::Stale);
-    let failed = fixture.cache().page_in(file.file(), page(1), &fixture.program);
+    let failed = fixture.cache().page_in(file.file(), page(1), ALONE, &fixture.program);
     assert_eq!(failed.unwrap_err(), PageError::File(FileError::Stale));
     let (none, transfer) = fixture.read(file.file(), 0, 10);
     assert_eq!((none.len(), transfer.stopped), (0, Some(PageError::File(FileError::Stale))));
@@ -112,7 +112,7 @@ fn a_read_that_panics_leaves_no_page() {
     let file = fixture.create(Asked { asked: asked.clone(), panics: true }, PAGE);
     // More than may be under way: the backing says later that they have ended.
     for nth in 1..=2 * u64::from(IoLimits::MOST_IN_FLIGHT) {
-        let read = || fixture.cache().page_in(file.file(), page(0), &fixture.program).map(drop);
+        let read = || fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).map(drop);
         assert!(catch_unwind(AssertUnwindSafe(read)).is_err());
         assert_eq!((fixture.files.totals().cached, fixture.frames_in_use()), (0, nth));
     }
@@ -163,7 +163,7 @@ fn a_read_that_panics_keeps_neither_its_room_nor_its_frame() {
         let disk = Disk::new(&old);
         let (backing, panics) = panicking(&disk, method);
         let file = fixture.create(backing, PAGE);
-        let read = || fixture.cache().page_in(file.file(), page(0), &fixture.program).map(drop);
+        let read = || fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).map(drop);
         assert!(catch_unwind(AssertUnwindSafe(read)).is_err(), "{method:?}");
         assert_eq!(disk.take_log().len(), 0);
         if method == Method::Reap {
@@ -192,7 +192,7 @@ fn space_is_asked_for_a_whole_page() {
     let fixture = Fixture::new();
     let disk = Disk::new(&[]);
     let file = fixture.create(disk.file(), PAGE + 100);
-    drop(fixture.cache().page_in_to_write(file.file(), page(1), &fixture.program).unwrap());
+    drop(fixture.cache().page_in_to_write(file.file(), page(1), ALONE, &fixture.program).unwrap());
     fixture.must_write(file.file(), 10, &[1]);
     let mut free = |_| Ok(());
     fixture.cache().punch(file.file(), 20..30, &fixture.program, &NoUsers, &mut free).unwrap();

@@ -1,7 +1,7 @@
 //! Writing back, and what the openings learn of errors.
 
 use crate::backings::Disk;
-use crate::support::{Fixture, Mapped, PAGE, page, pattern};
+use crate::support::{ALONE, Fixture, Mapped, PAGE, page, pattern};
 use quire_file::{FileError, IndexRange, IoLimits, NoUsers, Wait};
 use std::sync::atomic::Ordering;
 
@@ -68,7 +68,7 @@ fn a_pinned_page_is_written_by_a_sync_and_stays_dirty() {
     let disk = Disk::new(&[]);
     let file = fixture.create(disk.file(), 0);
     fixture.must_write(file.file(), 0, &[1; 10]);
-    let page = fixture.cache().page_in(file.file(), page(0), &fixture.program).unwrap();
+    let page = fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).unwrap();
     let head = page.folio.head();
     drop(page);
     assert!(fixture.frames().folios().pin_folio(head));

@@ -19,6 +19,8 @@ pub(crate) struct FileStore {
     pub(crate) has_no_holes: AtomicBool,
     /// The largest order of the file's folios.
     pub(crate) largest_order: AtomicU8,
+    /// Whether nothing is read with a page that is missing.
+    pub(crate) reads_alone: AtomicBool,
     /// Requests to read and to write, and bytes that were written.
     pub(crate) reads: AtomicU64,
     pub(crate) writes: AtomicU64,
@@ -58,6 +60,13 @@ impl MemoryFile {
         let store = Arc::new(FileStore { bytes: Mutex::new(bytes), ..FileStore::default() });
         store.files.fetch_add(1, Ordering::Relaxed);
         (Self(store.clone()), store)
+    }
+
+    /// The same, of a file that is read page by page.
+    pub(crate) fn alone(bytes: Vec<u8>) -> (Self, Arc<FileStore>) {
+        let (file, store) = Self::new(bytes);
+        store.reads_alone.store(true, Ordering::Relaxed);
+        (file, store)
     }
 
     /// The same, of a file that may have folios of the PMD's order.
@@ -127,7 +136,9 @@ impl<P: Platform> FileBacking<P> for MemoryFile {
         let holes = !self.0.has_no_holes.load(Ordering::Relaxed);
         let largest_order = Order::new(self.0.largest_order.load(Ordering::Relaxed)).expect("a test's order");
         let pages = IoLimits::default().pages.max(largest_order.pages() as u32);
-        IoLimits { holes, largest_order, pages, ..IoLimits::default() }
+        let usual = IoLimits::default();
+        let readahead = if self.0.reads_alone.load(Ordering::Relaxed) { 0 } else { usual.readahead };
+        IoLimits { holes, largest_order, pages, readahead, ..usual }
     }
 
     fn punch(&self, bytes: Range<u64>) -> Result<(), FileError> {

@@ -18,10 +18,11 @@ const FAULTS: [&str; 4] = [
 /// Where there is a fallback: pages that find no frame are not read ahead, pages of zeros are read like
 /// others, a large folio of a file is a smaller one, or mapped by pages, and one that is to be cut stays
 /// whole.
-const OTHERWISE: [&str; 7] = [
+const OTHERWISE: [&str; 8] = [
     "crates/file/src/transfers.rs",
+    "crates/file/src/cache/ahead.rs",
     "crates/file/src/cache/cut.rs",
-    "crates/file/src/cache/obtain.rs",
+    "crates/file/src/cache/new_folio.rs",
     "crates/fault/src/cached/huge.rs",
     "crates/space/src/spaces/held_opening.rs",
     "crates/fault/src/swap_in/ahead.rs",
@@ -29,8 +30,9 @@ const OTHERWISE: [&str; 7] = [
 ];
 
 /// Sites that allocate frames; all others are objects of slab caches, except [`DEVICE`].
-pub(crate) const FRAMES: [&str; 12] = [
+pub(crate) const FRAMES: [&str; 13] = [
     "file",
+    "file_ahead",
     "table",
     "anonymous",
     "huge_zero",

@@ -62,7 +62,7 @@ impl<P: Platform> FileBacking<P> for GatedFile {
     }
 
     fn limits(&self) -> IoLimits {
-        IoLimits { stable_writes: true, ..FileBacking::<P>::limits(&self.0) }
+        IoLimits { stable_writes: true, readahead: 0, ..FileBacking::<P>::limits(&self.0) }
     }
 }
 

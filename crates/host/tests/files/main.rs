@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod ahead;
 mod beside;
 mod cut;
 mod ends;

@@ -16,7 +16,7 @@ pub(crate) fn numbered(pages: u64) -> Vec<u8> {
 #[test]
 fn a_private_mapping_reads_the_file_and_keeps_what_it_writes() {
     let machine = machine(16, 1);
-    let (backing, store) = MemoryFile::new(numbered(8));
+    let (backing, store) = MemoryFile::alone(numbered(8));
     let file = machine.memory().create_file(backing, 8 * PAGE).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let addr = space.mmap_file(&file_request(2, 4, RW, PRIVATE), &file).unwrap();
@@ -93,7 +93,7 @@ fn a_fault_maps_what_is_cached_around_it() {
 #[test]
 fn what_is_cached_around_a_page_that_is_not_is_mapped() {
     let machine = machine(16, 1);
-    let (backing, store) = MemoryFile::new(numbered(12));
+    let (backing, store) = MemoryFile::alone(numbered(12));
     let file = machine.memory().create_file(backing, 12 * PAGE).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let map = |at: u64, protection, sharing| {
@@ -142,7 +142,7 @@ fn past_the_end_and_where_reading_fails_is_sigbus() {
 #[test]
 fn a_child_shares_the_file_and_not_the_copies() {
     let machine = machine(16, 1);
-    let (backing, store) = MemoryFile::new(numbered(4));
+    let (backing, store) = MemoryFile::alone(numbered(4));
     let file = machine.memory().create_file(backing, 4 * PAGE).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let shared = space.mmap_file(&file_request(0, 4, RW, SHARED), &file).unwrap();
@@ -173,7 +173,7 @@ fn a_child_shares_the_file_and_not_the_copies() {
 #[test]
 fn permissions_moves_and_discards_keep_the_file() {
     let machine = machine(16, 1);
-    let (backing, _) = MemoryFile::new(numbered(8));
+    let (backing, _) = MemoryFile::alone(numbered(8));
     let file = machine.memory().create_file(backing, 8 * PAGE).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let shared = space.mmap_file(&file_request(0, 8, RW, SHARED), &file).unwrap();
@@ -205,7 +205,7 @@ fn permissions_moves_and_discards_keep_the_file() {
 #[test]
 fn mincore_and_will_need_are_of_the_cache() {
     let machine = machine(16, 1);
-    let (backing, _) = MemoryFile::new(numbered(8));
+    let (backing, _) = MemoryFile::alone(numbered(8));
     let file = machine.memory().create_file(backing, 6 * PAGE).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let addr = space.mmap_file(&file_request(0, 8, RW, PRIVATE), &file).unwrap();
@@ -232,7 +232,7 @@ fn mincore_and_will_need_are_of_the_cache() {
 fn mincore_asks_the_cache_only_where_nothing_is_mapped() {
     let machine = machine(16, 1);
     swap_on_ram(&machine, 64);
-    let (backing, _) = MemoryFile::new(numbered(8));
+    let (backing, _) = MemoryFile::alone(numbered(8));
     let file = machine.memory().create_file(backing, 8 * PAGE).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let addr = space.mmap_file(&file_request(0, 8, RW, PRIVATE), &file).unwrap();
@@ -292,7 +292,7 @@ fn files_have_no_huge_pages() {
 #[test]
 fn mincore_hides_the_cache_of_a_file_that_is_not_the_programs() {
     let machine = machine(16, 1);
-    let (backing, _) = MemoryFile::new(numbered(4));
+    let (backing, _) = MemoryFile::alone(numbered(4));
     let file = machine.memory().create_file(backing, 3 * PAGE).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let seen = space.mmap_file(&file_request(0, 4, RW, SHARED), &file).unwrap();

@@ -444,6 +444,7 @@ fn shuttle_two_readers_of_a_page_that_fails() {
             });
         });
         assert_eq!(scene.read_at_end(shared(1)), 2);
-        as_one_step(|| assert_eq!(file.figures().cached, 1));
+        // The other page came with it, unless that read failed and the page was read alone.
+        as_one_step(|| assert!((1..=2).contains(&file.figures().cached)));
     });
 }

@@ -2,11 +2,13 @@
 
 use crate::common::{small, text, words};
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_mm::file::{DeviceMemory, Direction, FileBacking, FileError, FileIo, Submitted, Transferred, Wait};
+use quire_mm::file::{
+    DeviceMemory, Direction, FileBacking, FileError, FileIo, IoLimits, Submitted, Transferred, Wait,
+};
 use quire_mm::proc;
 use quire_mm::space::{Advice, MapFlags, MapRequest, MappedFile, Protection};
 
-/// A file that is zeros, and loses what is written.
+/// A file that is zeros, is read page by page, and loses what is written.
 struct Hole;
 
 impl<P: Platform> FileBacking<P> for Hole {
@@ -16,6 +18,10 @@ impl<P: Platform> FileBacking<P> for Hole {
         } else {
             Transferred::All
         }))
+    }
+
+    fn limits(&self) -> IoLimits {
+        IoLimits { readahead: 0, ..IoLimits::default() }
     }
 }
 

@@ -6,14 +6,14 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::{Order, Platform};
 use quire_fault::Need;
-use quire_file::{FileError, OpenFile, Opening, PageError, PageIndex};
+use quire_file::{FileError, IndexRange, OpenFile, Opening, PageError, PageIndex};
 use quire_frame::AllocError;
 use quire_pageout::FileMappers;
 use quire_vma::{SpaceCore, Vma};
 
 /// Pages that are read ahead of one mapping at most: 8 MiB. Linux's bound depends on the device, as the
 /// largest request of a disk (`force_page_cache_ra`).
-const MOST_AHEAD: usize = 2048;
+const MOST_AHEAD: u64 = 2048;
 
 /// A holder's share of an open file. Dropping it may close the file, so nothing is locked then.
 #[derive(Debug)]
@@ -83,8 +83,11 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
     pub(crate) fn read_ahead(&self, core: &SpaceCore, pages: Range<u64>) {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
-        for index in pages.take(MOST_AHEAD).map_while(PageIndex::new) {
-            let came = self.spaces.page_cache().page_in(file, (index, Order::ZERO), &core.tables.membership);
+        let end = pages.end.min(pages.start.saturating_add(MOST_AHEAD));
+        for index in (pages.start..end).map_while(PageIndex::new) {
+            let (wanted, program) = ((index, Order::ZERO), &core.tables.membership);
+            let around = IndexRange::new(pages.start, end);
+            let came = self.spaces.page_cache().page_in(file, wanted, around, program);
             if core.is_killed() || came.is_err() {
                 return;
             }

@@ -206,9 +206,9 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         // SAFETY: VMAs name openings of this machine's files only, and the caller has a holder.
         let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
         let came = if page.dirties {
-            cache.page_in_to_write(file, (page.index, page.order), program)?
+            cache.page_in_to_write(file, (page.index, page.order), page.around, program)?
         } else {
-            cache.page_in(file, (page.index, page.order), program)?
+            cache.page_in(file, (page.index, page.order), page.around, program)?
         };
         if came.was_read {
             let pin = self.spaces.platform().pin();

@@ -1,0 +1,127 @@
+//! Folios that are not in the cache yet.
+
+use crate::cached_file::CachedFile;
+use crate::entry::{Entry, Stored};
+use crate::error::PageError;
+use crate::index::PageIndex;
+use crate::slabs::NodesOn;
+use crate::source::Reserve;
+use crate::store::InsertError;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, FailSite, FrameFlags, Kind, Migratetype, OwnerWord};
+use quire_memcg::{Membership, Memcgs};
+
+/// The site of the cache's folios in fail plans.
+const SITE: FailSite = FailSite::new("file");
+
+/// What becomes of a page that is not cached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Fill {
+    /// It is read. The file must not end before it.
+    Read,
+    /// It is put in as it is: the caller fills it, or takes it out again.
+    ByCaller,
+}
+
+/// A folio that is in no cache yet, charged. It is freed when this is dropped.
+pub(super) struct NewFolio<'m, P: Platform> {
+    memcgs: &'m Memcgs<P>,
+    pub(super) head: Pfn,
+    pub(super) order: Order,
+}
+
+impl<'m, P: Platform> NewFolio<'m, P> {
+    /// A folio for a file, charged: of `order`, or as large a one as there is memory for without an effort.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(super) fn allocate_folio(
+        memcgs: &'m Memcgs<P>,
+        order: Order,
+        program: &Membership,
+    ) -> Result<Self, PageError> {
+        let large = if order > Order::ZERO { Self::allocate_large(memcgs, order, program) } else { None };
+        large.map_or_else(|| Self::allocate_page(memcgs, program), Ok)
+    }
+
+    /// One of `order` or a smaller one, but no page.
+    fn allocate_large(memcgs: &'m Memcgs<P>, order: Order, program: &Membership) -> Option<Self> {
+        let smaller = core::iter::successors(Some(order), |order| order.smaller());
+        let mut large = smaller.take_while(|order| *order > Order::ZERO);
+        large.find_map(|order| {
+            let request = AllocRequest::new(order, SITE).without_drain();
+            Self::allocate_charged(memcgs, request, order, program).ok()
+        })
+    }
+
+    /// A page that the caller needs.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(super) fn allocate_page(memcgs: &'m Memcgs<P>, program: &Membership) -> Result<Self, PageError> {
+        Self::allocate_charged(memcgs, AllocRequest::new(Order::ZERO, SITE), Order::ZERO, program)
+    }
+
+    /// A folio of `order`, by this request.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(super) fn allocate_charged(
+        memcgs: &'m Memcgs<P>,
+        request: AllocRequest,
+        order: Order,
+        program: &Membership,
+    ) -> Result<Self, PageError> {
+        let request = request.movability(Migratetype::Movable).kind(Kind::File);
+        let pin = memcgs.frames().platform().pin();
+        let head = memcgs.frames().allocate(&pin, request)?;
+        memcgs.frames().known(head).as_folio().set_owner(OwnerWord::NONE);
+        memcgs.programs().charge_new(&pin, program, head, order)?;
+        Ok(Self { memcgs, head, order })
+    }
+
+    /// Puts it, whose lock the caller has, into the cache from page `start` on, or changes nothing.
+    pub(super) fn insert<'n>(
+        &self,
+        file: &CachedFile<P>,
+        start: PageIndex,
+        fill: Fill,
+        (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'_, NodesOn<'n, P>>),
+    ) -> Result<(), InsertError> {
+        let frames = self.memcgs.frames();
+        let frame = frames.known(self.head);
+        let stored = Stored { start, order: self.order, entry: Entry::Folio(self.head) };
+        // A thread that finds it may map it at any time, so its maps are counted as those of a page that is
+        // named.
+        let mut marks = FrameFlags::SHARED_BY_NAME;
+        if fill == Fill::Read {
+            marks |= FrameFlags::READING;
+        }
+        frame.set_flags(marks);
+        frame.as_folio().set_index(start.get());
+        frame.as_folio().set_owner(file.owner_word());
+        let got = frame.get(1);
+        debug_assert!(got, "a new folio has one reference");
+        let inserted = file.with_store_on(nodes, frames, |store| store.insert(stored, reserve));
+        match inserted {
+            Ok(_shadow) => {
+                file.memory().count_came(self.order);
+                Ok(())
+            }
+            Err(refusal) => {
+                frame.put(1);
+                frame.as_folio().set_owner(OwnerWord::NONE);
+                frame.clear_flags(marks);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// The folio with its reference.
+    pub(super) fn into_head(self) -> Pfn {
+        let head = self.head;
+        core::mem::forget(self);
+        head
+    }
+}
+
+impl<P: Platform> Drop for NewFolio<'_, P> {
+    fn drop(&mut self) {
+        let pin = self.memcgs.frames().platform().pin();
+        self.memcgs.folios().release_unused(&pin, self.head, self.order);
+    }
+}
