@@ -4,6 +4,9 @@
 //! the lock. A new page of private memory is part of a folio as large as the policy, the mapping and the
 //! empty entries allow; if memory is short the folio is smaller.
 
+mod spare;
+
+use self::spare::Spare;
 use crate::cached::FileFault;
 use crate::cow::{charge_new, copy_on_write, hold_page, is_pinned_and_cached, must_copy};
 use crate::error::{FaultError, Refusal};
@@ -11,87 +14,12 @@ use crate::step::{HugeFault, Step};
 use crate::vm_fault::VmFault;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
+use quire_frame::{FolioCounter, Kind, VmEvent};
 use quire_memcg::MemcgStat;
-use quire_pagetable::{
-    Entries, FlushCause, Found, HugeLeaves, HugeSlot, LockedTable, Tables, page_of, pages_from,
-};
+use quire_pagetable::{FlushCause, Found, HugeLeaves, HugeSlot, LockedTable, Tables, page_of, pages_from};
 use quire_sync::atomic::raw::Ordering;
-use quire_thp::{OrderSet, Thp};
+use quire_thp::Thp;
 use quire_vma::VmFlags;
-
-/// A folio that was allocated before the lock was taken. It is freed if it turns out not to be needed.
-struct Spare<'r, 's, 'p, P: Platform> {
-    resolver: &'r Resolver<'s, 'p, P>,
-    folio: Option<(Pfn, Order)>,
-}
-
-impl<P: Platform> Spare<'_, '_, '_, P> {
-    /// Gets a folio of the largest order that is allowed, fits the empty entries around `index`, and is
-    /// available.
-    #[inline]
-    fn fill(&mut self, entries: &Entries, index: usize) -> Result<(), Refusal> {
-        self.empty();
-        let Resolver { tables, pin, fault, .. } = self.resolver;
-        let orders = fault.orders();
-        if !orders.is_empty() && self.fill_large(orders, entries, index) {
-            return Ok(());
-        }
-        let request = AllocRequest::anonymous().kind(fault.kind());
-        let pfn = tables.memory().frames().allocate(pin, request)?;
-        charge_new(tables, pin, pfn, Order::ZERO)?;
-        self.folio = Some((pfn, Order::ZERO));
-        Ok(())
-    }
-
-    #[cold]
-    fn fill_large(&mut self, orders: OrderSet, entries: &Entries, index: usize) -> bool {
-        let Resolver { tables, pin, fault, .. } = self.resolver;
-        let frames = tables.memory().frames();
-        let huge = Tables::<P>::huge_order().map_or(OrderSet::EMPTY, OrderSet::of);
-        // Tables of some formats are smaller than the largest folio.
-        let fitting = OrderSet::from_bits((2 << P::Paging::INDEX_BITS[0]) - 1);
-        for order in orders.intersection(fitting).difference(huge).iter() {
-            if !is_empty(entries, index, order) {
-                continue;
-            }
-            if let Ok(pfn) = frames.allocate(pin, fault.large_request(order))
-                && charge_new(tables, pin, pfn, order).is_ok()
-            {
-                self.folio = Some((pfn, order));
-                return true;
-            }
-            frames.events().count_folio(pin, order, FolioCounter::AnonFaultFallback, 1);
-        }
-        false
-    }
-
-    /// Whether there is a folio, and the entries for all its pages are empty, or it is one page.
-    #[inline]
-    fn fits(&self, entries: &Entries, index: usize) -> bool {
-        self.folio.is_some_and(|(_, order)| order == Order::ZERO || is_empty(entries, index, order))
-    }
-
-    #[inline]
-    fn empty(&mut self) {
-        if let Some((pfn, order)) = self.folio.take() {
-            let Resolver { tables, pin, .. } = self.resolver;
-            tables.memory().memcgs().folios().release_unused(pin, pfn, order);
-        }
-    }
-}
-
-impl<P: Platform> Drop for Spare<'_, '_, '_, P> {
-    fn drop(&mut self) {
-        self.empty();
-    }
-}
-
-/// Whether all entries of the aligned block of `order` around `index` are none.
-fn is_empty(entries: &Entries, index: usize, order: Order) -> bool {
-    let first = index & !(order.pages() as usize - 1);
-    entries[first..first + order.pages() as usize].iter().all(|entry| entry.load(Ordering::Relaxed) == 0)
-}
 
 /// A fault that is being resolved. The VMA is held by its own lock or by the mmap lock.
 pub(crate) struct Resolver<'s, 'p, P: Platform> {
@@ -161,20 +89,52 @@ impl<P: Platform> Resolver<'_, '_, P> {
     }
 
     /// Makes the access possible through `table`. [`Step::LookAgain`] where it is dead: there is another, or
-    /// none, by now.
+    /// none, by now; and where an entry is not none any more, or is by now.
+    #[inline]
     fn resolve_in_table(&self, table: Pfn) -> Result<Step, Refusal> {
+        let index = P::Paging::index(self.fault.addr, Level::PTE);
+        match self.tables.entries(table)[index].load(Ordering::Relaxed) {
+            0 => self.resolve_none((table, index)),
+            seen => self.resolve_entry((table, index), P::Paging::decode(seen, Level::PTE)),
+        }
+    }
+
+    /// Maps a new page by entry `index` of `table`, which was none.
+    fn resolve_none(&self, (table, index): (Pfn, usize)) -> Result<Step, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
-        let index = P::Paging::index(fault.addr, Level::PTE);
-        let entries = tables.entries(table);
-        let seen = entries[index].load(Ordering::Relaxed);
-        if seen == 0
-            && let Some(of_file) = FileFault::of(tables, pin, fault)
-        {
+        if let Some(of_file) = FileFault::of(tables, pin, fault) {
             return of_file.resolve((table, index));
         }
-        let mut spare = Spare { resolver: self, folio: None };
+        let entries = tables.entries(table);
+        let needs_folio = fault.needs_first_folio();
+        let mut spare = Spare::new(self);
+        loop {
+            if needs_folio {
+                spare.fill(entries, index)?;
+            }
+            let locked = tables.lock(pin, table, Level::PTE);
+            if locked.entries[index].load(Ordering::Relaxed) != 0 || locked.is_dead() {
+                return Ok(Step::LookAgain);
+            }
+            // As where no table is: under the lock, under which the page was removed.
+            if fault.space.is_killed() {
+                return Err(FaultError::Killed.into());
+            }
+            // Entries around it may have changed since the lock-free read.
+            if !needs_folio || spare.fits(entries, index) {
+                self.install_new(&locked, index, spare.folio.take());
+                return Ok(Step::Done);
+            }
+        }
+    }
+
+    /// Makes the access possible through entry `index` of `table`, which was `seen`.
+    fn resolve_entry(&self, (table, index): (Pfn, usize), seen: Entry) -> Result<Step, Refusal> {
+        let Self { tables, pin, ref fault, .. } = *self;
+        let entries = tables.entries(table);
+        let mut spare = Spare::new(self);
         let mut zeros = None;
-        match P::Paging::decode(seen, Level::PTE) {
+        match seen {
             Entry::Swap(swap) => zeros = fault.zeros_for(tables.memory(), pin, swap),
             entry if fault.needs_folio(entry) => spare.fill(entries, index)?,
             _ => {}
@@ -182,6 +142,9 @@ impl<P: Platform> Resolver<'_, '_, P> {
         loop {
             let locked = tables.lock(pin, table, Level::PTE);
             let entry = locked.get(index);
+            if entry == Entry::None {
+                return Ok(Step::LookAgain);
+            }
             if fault.needs_folio(entry) && !spare.fits(entries, index) {
                 // The entries changed since the lock-free read.
                 drop(locked);
@@ -195,15 +158,6 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 return self.copy_page(locked, (table, index), leaf);
             }
             return match entry {
-                Entry::None if locked.is_dead() => Ok(Step::LookAgain),
-                // As where no table is: under the lock, under which the page was removed.
-                Entry::None if fault.space.is_killed() => Err(FaultError::Killed.into()),
-                // It was removed meanwhile.
-                Entry::None if fault.vma.backing.is_opened() => Ok(Step::LookAgain),
-                Entry::None => {
-                    self.install_new(&locked, index, spare.folio.take());
-                    Ok(Step::Done)
-                }
                 Entry::Leaf(leaf) => {
                     self.upgrade(&locked, index, leaf, &mut spare)?;
                     Ok(Step::Done)

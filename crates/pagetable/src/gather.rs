@@ -17,6 +17,9 @@
 //! After the flush tables are read one at a time and frames freed in batches, so that no thread waits for all
 //! of them.
 
+mod counts;
+
+use self::counts::GatherCounts;
 use crate::cpus::FlushCause;
 use crate::huge_slot::HugeSlot;
 use crate::memory::MemoryCore;
@@ -25,7 +28,7 @@ use crate::table::{Tables, pages_from};
 use arrayvec::ArrayVec;
 use core::{fmt, mem};
 use quire_arch::{Order, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameChain, FrameFlags, FreeError, HeadGuard, Kind, MapsLeft, VmEvent};
+use quire_frame::{Folio, FrameChain, FrameFlags, FreeError, HeadGuard, Kind, MapsLeft};
 use quire_swap::SlotId;
 
 /// Runs that are noted before they are flushed.
@@ -72,19 +75,6 @@ pub struct Gather<'s, P: Platform> {
     stale: Option<VirtRange>,
     cause: FlushCause,
     counts: GatherCounts,
-}
-
-/// What a gather counts until it is finished: one addition to the counters of the CPU for all of it.
-#[derive(Clone, Copy, Default)]
-struct GatherCounts {
-    /// Removals of mappings from folios' counts.
-    removals: u64,
-    /// Folios that were freed.
-    freed: u64,
-    /// Entries that were moved.
-    moved: u64,
-    /// Tables that were freed because they were empty.
-    empty_tables: u64,
 }
 
 /// The smallest range that holds both.
@@ -341,14 +331,7 @@ impl<'s, P: Platform> Gather<'s, P> {
 
     /// Adds what was counted to the counters of the machine.
     pub(crate) fn count(&mut self, pin: &Pin<'_, P>) {
-        let GatherCounts { removals, freed, moved, empty_tables } = mem::take(&mut self.counts);
-        let counts = [
-            (VmEvent::RmapRemove, removals),
-            (VmEvent::UnmapDescriptor, removals + freed),
-            (VmEvent::MremapEntry, moved),
-            (VmEvent::EmptyTableFreed, empty_tables),
-        ];
-        self.memory().frames().events().add_each(pin, counts);
+        self.counts.write(self.memory().frames(), pin);
     }
 
     /// Frees everything. The flush is done, and nothing is unlinked or unusable any more.
@@ -423,9 +406,24 @@ impl<'s, P: Platform> Gather<'s, P> {
             // The reference of the mappings still keeps what is read here as it is.
             if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
                 self.put_cached(folio.head(), folio.order());
+            } else if folio.is_large() {
+                self.put_large(folio);
             } else {
-                self.memory().memcgs().folios().put_folio(&mut self.folios, folio.head(), folio.order());
+                self.memory().memcgs().folios().put_uncounted(&mut self.folios, folio.head(), Order::ZERO);
             }
+        }
+    }
+
+    /// Drops the reference of the mappings of a large folio, and counts it if that was the last one.
+    // A frame of its own: most folios are of one page.
+    #[inline(never)]
+    fn put_large(&mut self, folio: Folio<'_>) {
+        // When it is gone its kind does not say so any more.
+        let is_of_file = folio.kind() == Kind::File;
+        let order = folio.order();
+        let gone = self.memory().memcgs().folios().put_uncounted(&mut self.folios, folio.head(), order);
+        if gone && !is_of_file {
+            self.counts.add_large(self.memory().frames(), order);
         }
     }
 

@@ -5,7 +5,7 @@ mod zeros;
 
 use crate::swapped_in::SwappedIn;
 use core::fmt;
-use quire_arch::{Access, Entry, LeafFlags, Order, Platform, VirtAddr};
+use quire_arch::{Access, Entry, Leaf, LeafFlags, Order, Platform, VirtAddr};
 use quire_frame::{AllocRequest, Kind};
 use quire_thp::{HugeControls, HugeUse, OrderSet};
 use quire_vma::{SpaceCore, SwapInWindow, VmFlags, VmaSnapshot};
@@ -44,16 +44,18 @@ impl<P: Platform> VmFault<'_, P> {
         if self.is_write() && self.is_private() { Kind::Anonymous } else { Kind::File }
     }
 
+    /// Whether the access to a page that was never there needs new memory. In a mapping of an open file it
+    /// gets a page of the file's cache, or a copy of it.
+    #[inline]
+    pub(crate) fn needs_first_folio(&self) -> bool {
+        self.is_write() || !self.vma.backing.is_anonymous()
+    }
+
     /// Whether the access to a page in this state needs new memory.
     #[inline]
     pub(crate) fn needs_folio(&self, entry: Entry) -> bool {
-        match entry {
-            // What maps an open file gets pages of its cache, or copies of them.
-            Entry::None if self.vma.backing.is_opened() => false,
-            Entry::None => self.is_write() || !self.vma.backing.is_anonymous(),
-            Entry::Leaf(leaf) => self.is_write() && leaf.flags.contains(LeafFlags::SPECIAL),
-            _ => false,
-        }
+        let is_special = |leaf: Leaf| leaf.flags.contains(LeafFlags::SPECIAL);
+        matches!(entry, Entry::Leaf(leaf) if self.is_write() && is_special(leaf))
     }
 
     /// The permissions that the entry gets. More is allowed than before, so stale translations are harmless:

@@ -64,8 +64,9 @@ impl Folio<'_> {
     /// with this mark is one of a file's cache.
     #[inline]
     pub(super) fn may_be_mapped_by_name(&self) -> bool {
-        let names = if self.is_large() { FrameFlags::SHARED_BY_NAME } else { BY_NAME };
-        self.frame.word().flags().intersects(names)
+        let names = self.frame.word().flags() & BY_NAME;
+        // Most folios have neither.
+        !names.is_empty() && (!self.is_large() || names.contains(FrameFlags::SHARED_BY_NAME))
     }
 
     /// Counts mappings of a folio that was found in the swap cache or the cache of a file. Returns whether

@@ -120,6 +120,17 @@ fn a_pinned_folio_is_not_split() {
 }
 
 #[test]
+fn folios_of_several_orders_that_go_together_are_counted_by_order() {
+    let machine: Machine = Setup::mib(32).folios(orders(&[2, 3, 4])).build();
+    let counted = || [2, 3, 4].map(|order| folios(&machine, order, FolioCounter::NrAnon));
+    let (_cpu, space, area) = filled(&machine, 44, 1);
+    assert_eq!(counted(), [1, 1, 2]);
+    space.munmap(area, 44 * PAGE).unwrap();
+    assert_eq!(counted(), [0; 3]);
+    assert_audit(&machine);
+}
+
+#[test]
 fn collapse_makes_one_folio_of_present_pages() {
     let machine = machine_of_order(32, 2);
     let (cpu, space, _) = mapped(&machine, BASE, 2 * MIB2);

@@ -39,6 +39,15 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// and the result is true. The caller holds no lock of class Lru or later.
     #[inline]
     pub fn put_folio(self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
+        if order > Order::ZERO {
+            return self.put_large_folio(chain, head, order);
+        }
+        self.put_uncounted(chain, head, Order::ZERO)
+    }
+
+    /// The same for a large folio. Most pages are of folios with one page, which need no counter.
+    #[inline(never)]
+    fn put_large_folio(self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
         let is_counted = self.is_counted(head, order);
         let gone = self.put_uncounted(chain, head, order);
         if gone && is_counted {
@@ -75,15 +84,16 @@ impl<P: Platform> MemcgFolios<'_, P> {
         order > Order::ZERO && self.tree.frames().known(head).kind() != Kind::File
     }
 
-    #[inline(never)]
+    #[inline]
     fn count_large_folio_gone(self, order: Order) {
         let pin = self.tree.frames().platform().pin();
         self.tree.frames().events().count_folio(&pin, order, FolioCounter::NrAnon, -1);
     }
 
+    /// As [`put_folio`](Self::put_folio), for a caller that counts the large folios that go.
     // As a call of its own it costs each run that is unmapped twenty instructions.
     #[inline(always)]
-    fn put_uncounted(self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
+    pub fn put_uncounted(self, chain: &mut FrameChain, head: Pfn, order: Order) -> bool {
         let mut put = self.tree.frames().folios().put_folio(chain, head, order);
         while put == Err(FreeError::Listed) {
             put = self.put_listed(chain, head, order);

@@ -53,6 +53,12 @@ pub enum Zap {
 }
 
 impl Zap {
+    /// Whether all pages go, and none is mlocked.
+    #[inline]
+    fn is_plain(self) -> bool {
+        matches!(self, Self::Contents | Self::Mapping)
+    }
+
     /// Whether private pages that go are munlocked.
     fn munlocks(self) -> bool {
         matches!(self, Self::LockedContents | Self::Cached { locked: true, .. })

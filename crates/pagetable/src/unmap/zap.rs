@@ -153,6 +153,21 @@ impl<P: Platform> Unmapper<'_, P> {
         }
     }
 
+    /// What is done besides where a file loses the run of `pages` that was emptied, or its mapping is mlocked.
+    /// Returns whether they are of a file's cache, and are counted as unmapped.
+    #[cold]
+    fn zap_locked_or_cached(&self, folio: &HeadGuard<'_, P>, pages: u32, what: Zap) -> bool {
+        let tables = self.gather.tables;
+        if what.munlocks() {
+            tables.memory().memcgs().folios().munlock(&tables.pin(), folio);
+        }
+        let is_lost = matches!(what, Zap::Cached { .. }) && folio.folio().is_in_file_cache();
+        if is_lost {
+            Self::count_cached_gone(folio, pages);
+        }
+        is_lost
+    }
+
     /// Whether the entry `raw` maps a page of a file's cache.
     #[cold]
     fn maps_cached(&self, raw: u64) -> bool {
@@ -181,12 +196,8 @@ impl<P: Platform> Unmapper<'_, P> {
         let end = if flags.contains(LeafFlags::READ) { end } else { index + 1 };
         let pages = tables.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);
-        if what.munlocks() {
-            tables.memory().memcgs().folios().munlock(&tables.pin(), &folio);
-        }
-        if matches!(what, Zap::Cached { .. }) && folio.folio().is_in_file_cache() {
+        if !what.is_plain() && self.zap_locked_or_cached(&folio, pages as u32, what) {
             gone.add(Kind::File, pages as u64);
-            Self::count_cached_gone(&folio, pages as u32);
             return pages;
         }
         // What may be mapped by others until the flush is counted after it.
