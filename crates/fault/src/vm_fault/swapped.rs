@@ -65,7 +65,8 @@ impl<P: Platform> VmFault<'_, P> {
         if !whole && large {
             tables.memory().memcgs().splits().mapped_in_part(&folio);
         }
-        let mut flags = self.vma.leaf_flags() | LeafFlags::ACCESSED;
+        // No page of a file's cache has a slot.
+        let mut flags = self.vma.flags.leaf_flags() | LeafFlags::ACCESSED;
         if exclusive {
             if large {
                 frame.set_flags(FrameFlags::ANONYMOUS_EXCLUSIVE);

@@ -78,8 +78,9 @@ impl<P: Platform> VmFault<'_, P> {
             return false;
         };
         zeros.frame = None;
-        self.vma.new_page(self.addr).init_page(memory.frames().known(frame));
-        let mut flags = self.vma.leaf_flags() | LeafFlags::ACCESSED;
+        let new = self.vma.new_page(self.addr);
+        new.init_page(memory.frames().known(frame));
+        let mut flags = new.leaf | LeafFlags::ACCESSED;
         flags.set(LeafFlags::DIRTY, self.access == Access::Write);
         let leaf = P::Paging::encode(Entry::Leaf(Leaf { pfn: frame, flags }), Level::PTE);
         // Release: a walker that reads it sees the page filled. The entry was live and is again.

@@ -8,10 +8,11 @@ use quire_frame::{AllocRequest, FailCaller, FailPlan, FailSite};
 use std::thread;
 
 /// Where pages are faulted in: `mmap` and some other calls hide a failure there.
-const FAULTS: [&str; 5] = [
+const FAULTS: [&str; 6] = [
     "crates/space/src/calls/fault.rs",
     "crates/fault/src/faults.rs",
     "crates/fault/src/resolve.rs",
+    "crates/fault/src/resolve/huge.rs",
     "crates/fault/src/resolve/spare.rs",
     "crates/fault/src/cow.rs",
 ];

@@ -37,7 +37,9 @@ pub enum Zap {
     /// The mapping stays, and faults may come. Markers stay too: guard pages outlive the advice that drops
     /// contents.
     Contents,
-    /// The same for an mlocked mapping: its pages are munlocked.
+    /// The mapping is gone: no fault can come.
+    Mapping,
+    /// As [`Contents`](Self::Contents), for an mlocked mapping: its pages are munlocked.
     LockedContents,
     /// A file loses pages. Only theirs go, and with `copies` those that programs have made of them, which are
     /// munlocked if the mapping is mlocked (`locked`). The mapping stays. The caller keeps the pages of the
@@ -48,8 +50,6 @@ pub enum Zap {
         /// Whether the mapping is mlocked.
         locked: bool,
     },
-    /// The mapping is gone: no fault can come.
-    Mapping,
 }
 
 impl Zap {
