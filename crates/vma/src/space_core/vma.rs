@@ -163,7 +163,8 @@ impl VmaSnapshot {
         (alike && self.anon.is_some() && !self.anon.is_inherited()).then_some(self.anon)
     }
 
-    /// The mapping's attributes for a page that is about to be mapped at `addr`, and is none of a file's cache.
+    /// The mapping's attributes for a page that is about to be mapped at `addr`: a new one, or one from swap,
+    /// but none of a file's cache.
     // As a call of its own it costs each fault 24 instructions.
     #[inline(always)]
     pub fn new_page(&self, addr: VirtAddr) -> NewPage {
