@@ -60,8 +60,7 @@ impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
     fn clean(&self, file: &FileCore<P, Vma>, head: Pfn, pages: IndexRange) -> Cleaned {
         let frame = self.0.memory().frames().known(head);
         // Read first: a mapping that is in transit while the others are found counts still, and so does one
-        // that goes after it was found. None comes while the folio is locked but by fork, whose copies of
-        // private memory forbid writes.
+        // that goes after it was found. None comes while the folio is locked.
         let maps = frame.as_folio().maps();
         let mut found = 0;
         if maps > 0 {

@@ -22,6 +22,8 @@ pub struct Copying<'v> {
     pub range: VirtRange,
     /// The permissions of the parent's mapping.
     pub parent: Permissions,
+    /// Whether it maps an open file: its pages may be those of the file's cache.
+    pub of_file: bool,
     /// What a page that the child gets at an address begins as.
     pub child: &'v dyn Fn(VirtAddr) -> NewPage,
 }
@@ -31,6 +33,7 @@ impl fmt::Debug for Copying<'_> {
         f.debug_struct("Copying")
             .field("range", &self.range)
             .field("parent", &self.parent)
+            .field("of_file", &self.of_file)
             .finish_non_exhaustive()
     }
 }
@@ -303,6 +306,44 @@ impl<P: Platform> Forker<'_, P> {
     /// `shared` as installed before it unlocks.
     #[inline]
     fn share_run(
+        self,
+        (here, there): (&LockedTable<'_, P>, &LockedTable<'_, P>),
+        (index, end): (usize, usize),
+        (raw, leaf): (u64, Leaf),
+        copying: &Copying<'_>,
+        shared: &mut Residency,
+    ) -> Result<usize, Stop> {
+        if copying.of_file {
+            return self.share_of_file((here, there), (index, end), (raw, leaf), copying, shared);
+        }
+        self.share_locked((here, there), (index, end), (raw, leaf), copying, shared)
+    }
+
+    /// The same in a mapping of an open file. Who makes a folio of its cache clean counts what maps it: while
+    /// it is locked no entry comes, and the child finds the page in the cache.
+    #[cold]
+    fn share_of_file(
+        self,
+        (here, there): (&LockedTable<'_, P>, &LockedTable<'_, P>),
+        (index, end): (usize, usize),
+        (raw, leaf): (u64, Leaf),
+        copying: &Copying<'_>,
+        shared: &mut Residency,
+    ) -> Result<usize, Stop> {
+        let folio = self.parent.memory().frames().folio(leaf.pfn);
+        let _locked = if folio.is_in_file_cache() {
+            let locked = self.parent.memory().frames().folios().try_lock_folio(folio.head());
+            let Some(locked) = locked else { return Ok(1) };
+            Some(locked)
+        } else {
+            None
+        };
+        self.share_locked((here, there), (index, end), (raw, leaf), copying, shared)
+    }
+
+    /// The same, of a folio that no one makes clean.
+    #[inline]
+    fn share_locked(
         self,
         (here, there): (&LockedTable<'_, P>, &LockedTable<'_, P>),
         (index, end): (usize, usize),

@@ -41,13 +41,13 @@ impl Missing {
         self.pages.count_ones() as usize
     }
 
-    /// At most so many of them: the last ones, and the one that is wanted.
+    /// At most so many of them, but one: those nearest to the one that is wanted.
     fn at_most(self, most: usize) -> Self {
         let mut pages = self.pages;
-        let wanted = 1 << (self.wanted.get() - self.first);
+        let wanted = (self.wanted.get() - self.first) as u32;
         while pages.count_ones() as usize > most.max(1) {
-            let others = pages & !wanted;
-            pages &= !(others & others.wrapping_neg());
+            let (first, last) = (pages.trailing_zeros(), pages.ilog2());
+            pages &= !(1 << if wanted - first > last - wanted { first } else { last });
         }
         Self { pages, ..self }
     }

@@ -14,4 +14,5 @@ mod large;
 mod large_beside;
 mod mapped;
 mod random;
+mod transit;
 mod written;

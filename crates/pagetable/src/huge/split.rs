@@ -81,10 +81,9 @@ impl<'w, P: Platform> HugeLeaves<'w, P> {
     ) {
         let memory = self.tables.memory();
         locked.take(slot.index);
-        if leaf.flags.contains(LeafFlags::READ) {
-            let range = self.tables.slot_range(slot);
-            self.tables.space().flush(memory.frames(), pin, range, FlushCause::Split);
-        }
+        // Always: without the mmap lock mprotect may not have flushed a leaf that it has made unusable.
+        let range = self.tables.slot_range(slot);
+        self.tables.space().flush(memory.frames(), pin, range, FlushCause::Split);
         self.uncount_whole_map(pin, leaf.pfn);
         let pages = Tables::<P>::huge_pages();
         let left = memory.frames().folios().lock_head(leaf.pfn).remove_maps(pages);

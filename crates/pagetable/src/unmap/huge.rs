@@ -75,7 +75,8 @@ impl<P: Platform> Unmapper<'_, P> {
     ) -> Option<Pfn> {
         let tables = self.gather.tables;
         let leaf = Tables::<P>::huge_leaf(locked, slot)?;
-        if leaf.flags.contains(LeafFlags::READ) {
+        // Without the mmap lock mprotect may not have flushed a leaf that it has made unusable.
+        if leaf.flags.contains(LeafFlags::READ) || matches!(what, Zap::Cached { .. }) {
             self.gather.add_stale(tables.slot_range(slot));
         }
         if leaf.flags.contains(LeafFlags::SPECIAL) {

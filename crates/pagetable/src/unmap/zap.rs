@@ -106,7 +106,15 @@ impl<P: Platform> Unmapper<'_, P> {
             } else {
                 match P::Paging::decode(raw, Level::PTE) {
                     Entry::Marker(PteMarker::Guard) if what != Zap::Mapping => 1,
-                    Entry::Leaf(_) => self.zap_run(locked, (index, end), raw, (what, &mut gone)),
+                    Entry::Leaf(_) => {
+                        let pages = self.zap_run(locked, (index, end), raw, (what, &mut gone));
+                        if matches!(what, Zap::Cached { .. }) {
+                            // The mmap lock is not held: mprotect may not have flushed it yet.
+                            let (start, _) = stale.unwrap_or((index, index));
+                            stale = Some((start, index + pages));
+                        }
+                        pages
+                    }
                     Entry::Swap(entry) => self.zap_swapped(locked, (index, end), entry),
                     _ => {
                         locked.take(index);

@@ -49,7 +49,12 @@ fn copy_mappings<P: Platform>(
         }
         writer.lock_range(vma.range());
         let new_page = |addr| copy.new_page(addr);
-        let copying = Copying { range: snapshot.range, parent: snapshot.permissions(), child: &new_page };
+        let copying = Copying {
+            range: snapshot.range,
+            parent: snapshot.permissions(),
+            of_file: snapshot.backing.is_opened(),
+            child: &new_page,
+        };
         let forker = Forker { parent: &writer.tables(), child: &to.tables() };
         forker.copy_to(&copying, unmapper.gather())?;
     }
