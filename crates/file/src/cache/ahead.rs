@@ -41,7 +41,7 @@ impl Missing {
         self.pages.count_ones() as usize
     }
 
-    /// At most so many of them, but one: those nearest to the one that is wanted.
+    /// At most so many of them: the one that is wanted, and those nearest to it.
     fn at_most(self, most: usize) -> Self {
         let mut pages = self.pages;
         let wanted = (self.wanted.get() - self.first) as u32;
