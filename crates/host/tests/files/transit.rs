@@ -59,6 +59,10 @@ fn a_truncation_of_a_large_folio_beside_mprotect_flushes_what_it_frees() {
 /// meanwhile does not stand for the one in transit.
 #[test]
 fn a_fork_does_not_hide_a_mapping_in_transit() {
+    (0..5).for_each(|_| write_back_beside_forks());
+}
+
+fn write_back_beside_forks() {
     let machine = machine(64, 3);
     let (backing, _) = MemoryFile::new(numbered(4));
     let file = machine.memory().create_file(backing, 4 * PAGE).unwrap();
