@@ -3,9 +3,9 @@
 use super::*;
 use quire_file::{FileMappings, IndexRange, OpenFile, Opening};
 use quire_vma::{Backing, Vma};
-use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::ptr::NonNull;
+use std::sync::RwLock;
 
 /// A file that is opened several times. The test holds each of these openings until it lets it go, and one
 /// more.
@@ -15,11 +15,11 @@ pub(crate) struct TestFile<'m, P: Platform = HostPlatform> {
 }
 
 struct TestOpening<'m, P: Platform> {
-    held: RefCell<Option<File<'m, P>>>,
+    held: RwLock<Option<File<'m, P>>>,
     place: NonNull<Opening<Vma>>,
 }
 
-// SAFETY: the place is an opening, which is `Sync`; tests with threads let none go.
+// SAFETY: the place is an opening, which is `Sync`, and the rest is behind a lock.
 unsafe impl<P: Platform> Sync for TestOpening<'_, P> {}
 
 /// A place where a page of a file may be mapped: the space and the address.
@@ -31,7 +31,7 @@ impl<'m, P: Platform> TestFile<'m, P> {
         let kept = memory.create_file(backing, GIB).expect("there is memory");
         let open = |_| {
             let file = kept.open().expect("there is memory");
-            TestOpening { place: file.open_file().opening(), held: RefCell::new(Some(file)) }
+            TestOpening { place: file.open_file().opening(), held: RwLock::new(Some(file)) }
         };
         Self { openings: (0..times).map(open).collect(), kept }
     }
@@ -58,7 +58,7 @@ impl<'m, P: Platform> TestFile<'m, P> {
 
     /// The test and the VMAs that hold the opening, as it counts them. A closed one has none.
     pub(crate) fn holders(&self, number: usize) -> usize {
-        let is_held = self.openings[number].held.borrow().is_some();
+        let is_held = self.openings[number].held.read().expect("no thread panics with it").is_some();
         // SAFETY: the test holds the opening, or a VMA does, and nothing changes the mappings meanwhile.
         let count = || unsafe { self.openings[number].place.as_ref() }.holders();
         if is_held || self.named(number) > 0 { count() } else { 0 }
@@ -66,7 +66,12 @@ impl<'m, P: Platform> TestFile<'m, P> {
 
     /// The test holds the opening no longer.
     pub(crate) fn let_go(&self, number: usize) {
-        self.openings[number].held.take().expect("the test holds it");
+        self.openings[number]
+            .held
+            .write()
+            .expect("no thread panics with it")
+            .take()
+            .expect("the test holds it");
     }
 
     /// Maps pages of the file from `first` on.
@@ -78,7 +83,7 @@ impl<'m, P: Platform> TestFile<'m, P> {
         (protection, flags): (Protection, MapFlags),
     ) -> Result<VirtAddr, Error> {
         let request = file_request(first, range.pages(), protection, flags);
-        let held = self.openings[number].held.borrow();
+        let held = self.openings[number].held.read().expect("no thread panics with it");
         space.mmap_file(
             &request.at(range.start(), MapFlags::FIXED | flags),
             held.as_ref().expect("the test holds it"),

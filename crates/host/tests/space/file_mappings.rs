@@ -197,11 +197,11 @@ fn walks_beside_calls_find_whole_mappings() {
                 assert!(kept >= 2, "a mapping that stays was missed");
             }
         });
-        for thread in changing {
-            thread.join().unwrap();
-        }
+        // The walker ends also when one of them has failed.
+        let ended: Vec<_> = changing.into_iter().map(|thread| thread.join()).collect();
         walking.store(false, Ordering::Relaxed);
         walker.join().unwrap();
+        ended.into_iter().for_each(|end| end.unwrap());
     });
     drop(spaces);
     assert_eq!(file.holders(0), 1);
