@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 
 const PRIVATE: MapFlags = MapFlags::empty();
 
@@ -198,10 +199,10 @@ fn walks_beside_calls_find_whole_mappings() {
             }
         });
         // The walker ends also when one of them has failed.
-        let ended: Vec<_> = changing.into_iter().map(|thread| thread.join()).collect();
+        let ended: Vec<_> = changing.into_iter().map(ScopedJoinHandle::join).collect();
         walking.store(false, Ordering::Relaxed);
         walker.join().unwrap();
-        ended.into_iter().for_each(|end| end.unwrap());
+        ended.into_iter().for_each(Result::unwrap);
     });
     drop(spaces);
     assert_eq!(file.holders(0), 1);
