@@ -97,7 +97,7 @@ impl<'s, P: Platform> Faults<'s, P> {
 
     /// Makes the access possible in `vma`, which is held by its own lock or by the mmap lock. The caller is
     /// in a section of the epoch.
-    // As a call of its own it costs each fault twenty instructions: what it passes on is in registers otherwise.
+    // As a call of its own it costs each fault twenty instructions, since what it passes on leaves registers.
     #[inline(always)]
     fn resolve(
         &self,

@@ -157,8 +157,8 @@ impl<'m, P: Platform> Transfers<'m, P> {
     ///
     /// # Safety
     ///
-    /// They lie in folios that the caller has locked, and no other thread looks at their contents; one request
-    /// may have all of them. If this panics, as a backing may, the folios are not used for anything else.
+    /// They lie in folios that the caller has locked, and no other thread looks at their contents; one
+    /// request may have all of them. If this panics, as a backing may, the folios are not used for anything else.
     pub(crate) unsafe fn read_blocks(
         self,
         index: PageIndex,

@@ -1,6 +1,7 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `obtain`, `writeback`, `cut`, `hole`, `truncate`, `calls`, `close`, `handle`.
+//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `obtain`, `writeback`, `cut`, `hole`, `truncate`,
+//! `calls`, `close`, `handle`.
 
 mod ahead;
 mod calls;

@@ -165,8 +165,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if self.clean(file, &folio, users) == Cleaned::InTransit {
             return in_use;
         }
-        // What a program wrote past the end by a mapping is not written: as on Linux it is zeros from here on.
-        // Who makes the file larger waits for the folio.
+        // What a program wrote past the end by a mapping is not written: as on Linux it is zeros from here
+        // on. Who makes the file larger waits for the folio.
         let past_end = file.zeros_from(file.size());
         if past_end < folio.bytes().end {
             folio.zero(&(past_end..folio.bytes().end));

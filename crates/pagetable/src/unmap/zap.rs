@@ -161,8 +161,8 @@ impl<P: Platform> Unmapper<'_, P> {
         }
     }
 
-    /// What is done besides where a file loses the run of `pages` that was emptied, or its mapping is mlocked.
-    /// Returns whether they are of a file's cache, and are counted as unmapped.
+    /// What is done besides where a file loses the run of `pages` that was emptied, or its mapping is
+    /// mlocked. Returns whether they are of a file's cache, and are counted as unmapped.
     #[cold]
     fn zap_locked_or_cached(&self, folio: &HeadGuard<'_, P>, pages: u32, what: Zap) -> bool {
         let tables = self.gather.tables;
