@@ -93,9 +93,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         }
     }
 
-    /// Whether the fault writes to the file.
+    /// Whether the fault writes to the file, which is to know of it.
     fn dirties(&self) -> bool {
-        self.fault.is_write() && !self.fault.is_private()
+        self.fault.is_write() && self.fault.vma.notices_writes()
     }
 
     /// The page is to be brought in, or marked dirty, first. As in Linux, in a folio of the PMD's order if
@@ -264,7 +264,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         if fault.is_write() {
             flags |= LeafFlags::WRITE | LeafFlags::DIRTY;
         }
-        tables.space().residency.pages_mapped(Residency::of(Kind::File, u64::from(pages)));
+        tables.space().residency.pages_mapped(Residency::of(folio.frame().kind(), u64::from(pages)));
         let pfn = folio.frame_of(page);
         for entry in run {
             if locked.entries[entry].load(Ordering::Relaxed) == 0 {

@@ -200,9 +200,9 @@ fn replace_by_copy<P: Platform>(
     let flags = new.leaf | LeafFlags::ACCESSED | LeafFlags::DIRTY;
     locked.replace(index, Entry::Leaf(Leaf { pfn: copy, flags }));
     tables.memory().memcgs().folios().list_new(&pin, copy, new.locked);
-    if kind == Kind::File {
+    if kind.is_of_file() {
         // Under the lock: when the copy is unmapped, it is subtracted as an anonymous page.
-        tables.space().residency.file_page_made_anonymous();
+        tables.space().residency.file_page_made_anonymous(kind);
     }
     drop(locked);
     gather.unmap_flushed(held.pfn, 1);

@@ -350,12 +350,13 @@ impl<P: Platform> Resolver<'_, '_, P> {
         }
         if fault.is_write() && fault.is_private() {
             let frame = tables.memory().frames().folio(leaf.pfn).frame();
-            if frame.kind() == Kind::File {
+            let kind = frame.kind();
+            if kind == Kind::File {
                 // The page is not shared (docs/differences.md), so it becomes anonymous where it is.
                 frame.as_folio().set_owner(vma.anon.owner_word());
                 let taken = frame.classify(Kind::Allocated).and_then(|()| frame.classify(Kind::Anonymous));
                 debug_assert!(taken.is_ok(), "a file page could not become anonymous");
-                tables.space().residency.file_page_made_anonymous();
+                tables.space().residency.file_page_made_anonymous(kind);
                 tables.memory().memcgs().folios().disown_file_page(pin, frame);
                 tables.memory().memcgs().folios().list_new(pin, leaf.pfn, vma.is_locked());
             }

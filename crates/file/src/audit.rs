@@ -7,7 +7,7 @@ use crate::files::Files;
 use crate::store::{StoreViolation, Tag};
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Pfn, Platform};
-use quire_frame::{FrameFlags, Frames, Kind};
+use quire_frame::{FrameFlags, Frames};
 use quire_sync::atomic::raw::Ordering;
 
 /// What is wrong with the cache of a file.
@@ -180,7 +180,7 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
         let Some(frame) = owned else { return Some(FileViolation::Owner { file: number, page, head }) };
         let (word, flags) = (frame.word(), frame.word().flags());
         let busy = FrameFlags::LOCKED | FrameFlags::READING | FrameFlags::READ_FAILED;
-        let is_right = word.kind() == Kind::File
+        let is_right = word.kind() == file.kind()
             && word.order() == stored.order
             && word.refs() > 0
             && flags.contains(FrameFlags::SHARED_BY_NAME)
@@ -188,7 +188,8 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
         if !is_right {
             return Some(FileViolation::Folio { file: number, page, head });
         }
-        let is_dirty = flags.contains(FrameFlags::DIRTY);
+        // Shared memory is dirty without a tag.
+        let is_dirty = flags.contains(FrameFlags::DIRTY) != file.is_shmem();
         let of_flags = [
             (Tag::Dirty, is_dirty),
             (Tag::Writeback, flags.contains(FrameFlags::WRITEBACK)),

@@ -13,6 +13,7 @@ use crate::error_sequence::ErrorSequence;
 use crate::file_memory::FileMemory;
 use crate::index::{IndexRange, PageIndex};
 use crate::requests::Requests;
+use crate::shmem::{ShmemOwner, ShmemPromise};
 use crate::slabs::NodesOn;
 use crate::store::{FolioStore, LockedStore, Tag};
 use core::fmt;
@@ -20,6 +21,7 @@ use core::ops::Range;
 use core::ptr::{self, NonNull};
 use quire_arch::{LockClass, Order, PAGE_SHIFT, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{Frame, FrameFlags, Frames, Kind, OwnerWord};
+use quire_memcg::{MemcgId, MemcgStat, Memcgs};
 use quire_sync::RwSleepLock;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -37,6 +39,13 @@ pub struct FileFigures {
     pub writeback: u64,
     /// Requests to write that failed.
     pub failed_writes: u64,
+}
+
+/// What makes a file shared memory.
+pub(crate) struct ShmemState {
+    /// A part of the backing.
+    pub(crate) owner: NonNull<dyn ShmemOwner>,
+    pub(crate) promise: ShmemPromise,
 }
 
 /// A file: its cache, its size, and where its bytes are when they are not in RAM.
@@ -66,6 +75,8 @@ pub struct CachedFile<P: Platform> {
     limits: IoLimits,
     backing: NonNull<dyn FileBacking<P>>,
     memory: NonNull<FileMemory<P>>,
+    /// If it is shared memory.
+    shmem: Option<ShmemState>,
 }
 
 // SAFETY: the backing is Send and Sync, and so is what the files of a machine share; all else is atomic or
@@ -86,11 +97,12 @@ impl<P: Platform> CachedFile<P> {
     ///
     /// # Safety
     ///
-    /// Both pointers are valid as long as this is used.
+    /// All pointers are valid as long as this is used.
     pub(crate) unsafe fn new(
         backing: NonNull<dyn FileBacking<P>>,
         memory: NonNull<FileMemory<P>>,
         (number, size): (u64, u64),
+        shmem: Option<ShmemState>,
     ) -> Self {
         // SAFETY: the backing is valid (caller).
         let limits = unsafe { backing.as_ref() }.limits();
@@ -109,10 +121,11 @@ impl<P: Platform> CachedFile<P> {
             limits,
             backing,
             memory,
+            shmem,
         }
     }
 
-    /// Its number: no other file of the machine has it, or had.
+    /// Its number: no other file of the machine has it, or had. Shared memory without a name has 0.
     pub fn number(&self) -> u64 {
         self.number
     }
@@ -174,6 +187,42 @@ impl<P: Platform> CachedFile<P> {
         })
     }
 
+    /// Whether it is shared memory: its pages are swapped, and never written back.
+    #[inline]
+    pub fn is_shmem(&self) -> bool {
+        self.shmem.is_some()
+    }
+
+    /// Who is asked for its pages, and how they count as committed, if it is shared memory.
+    pub(crate) fn shmem(&self) -> Option<(&dyn ShmemOwner, ShmemPromise)> {
+        // SAFETY: the owner is valid as long as this is used (contract of `new`).
+        self.shmem.as_ref().map(|shmem| (unsafe { shmem.owner.as_ref() }, shmem.promise))
+    }
+
+    /// The kind of its folios.
+    pub(crate) fn kind(&self) -> Kind {
+        if self.is_shmem() { Kind::Shmem } else { Kind::File }
+    }
+
+    /// Counts a folio of `order` that has come to its cache, charged to what its descriptor says.
+    pub(crate) fn count_came(&self, memcgs: &Memcgs<P>, head: Pfn, order: Order) {
+        self.memory().count_came(self.kind(), order);
+        self.count_shmem(memcgs, head, order.pages() as i64);
+    }
+
+    /// Counts a folio of `order` that has gone.
+    pub(crate) fn count_gone(&self, memcgs: &Memcgs<P>, head: Pfn, order: Order) {
+        self.memory().count_gone(self.kind(), order);
+        self.count_shmem(memcgs, head, -(order.pages() as i64));
+    }
+
+    fn count_shmem(&self, memcgs: &Memcgs<P>, head: Pfn, pages: i64) {
+        let memcg = MemcgId::from_bits(memcgs.frames().known(head).as_folio().memcg());
+        if self.is_shmem() && !memcg.is_root() {
+            memcgs.counters().add_stat(&memcgs.frames().platform().pin(), memcg, MemcgStat::Shmem, pages);
+        }
+    }
+
     /// Whether a program may write by a mapping to a locked folio with these flags: it is dirty, and is not
     /// being written where the backing wants its pages to stay the same meanwhile.
     pub fn may_be_written(&self, flags: FrameFlags) -> bool {
@@ -220,7 +269,7 @@ impl<P: Platform> CachedFile<P> {
     /// it finds is used no longer than that. The folio is of `frames`.
     pub unsafe fn of_folio(frames: &Frames<P>, head: Pfn) -> Option<&Self> {
         let frame = frames.frame(head)?;
-        if frame.kind() != Kind::File {
+        if !frame.kind().is_of_file() {
             return None;
         }
         let file = NonNull::new(ptr::with_exposed_provenance_mut::<Self>(frame.as_folio().file()?))?;
@@ -234,7 +283,7 @@ impl<P: Platform> CachedFile<P> {
     pub fn has(&self, frame: &Frame, index: PageIndex) -> bool {
         let (word, folio) = (frame.word(), frame.as_folio());
         let nth = index.get().wrapping_sub(folio.index());
-        word.kind() == Kind::File && folio.file() == Some(self.address()) && nth < word.order().pages()
+        word.kind().is_of_file() && folio.file() == Some(self.address()) && nth < word.order().pages()
     }
 
     /// Calls `work` with the store's lock held, pinned.
@@ -264,6 +313,10 @@ impl<P: Platform> CachedFile<P> {
     /// in the cache meanwhile: the caller has locked it, or holds an entry that maps it and whose table it
     /// has locked. May be called pinned, under the lock of a table.
     pub fn mark_dirty(&self, frames: &Frames<P>, head: Pfn) -> bool {
+        if self.is_shmem() {
+            // It is dirty for good, and without a tag.
+            return false;
+        }
         self.with_store(frames, |store| {
             let index = frames.frame(head).and_then(|frame| PageIndex::new(frame.as_folio().index()));
             index.is_some_and(|index| self.turn(frames, store, (index, head), Tag::Dirty, Turn::On))
@@ -282,6 +335,9 @@ impl<P: Platform> CachedFile<P> {
     ) -> bool {
         if store.get(index).is_none_or(|stored| stored.entry != Entry::Folio(head)) {
             debug_assert!(false, "{head:?} is not in the cache at {index:?}");
+            return false;
+        }
+        if self.is_shmem() {
             return false;
         }
         let total = self.memory();

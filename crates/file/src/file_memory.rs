@@ -2,16 +2,22 @@
 
 use crate::slabs::{NodeSlabs, NodesOn};
 use quire_arch::{Order, Pin, Platform};
-use quire_frame::{AllocError, Frames};
+use quire_frame::{AllocError, Frames, Kind};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Pages of all files of a machine, as `/proc/meminfo` has them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FileTotals {
-    /// Pages that are cached (`Cached`).
+    /// Pages that are cached, shared memory among them (`Cached`).
     pub cached: u64,
-    /// Of these, pages of folios of the PMD's order (`FileHugePages`).
+    /// Of these, pages of folios of the PMD's order of files (`FileHugePages`).
     pub huge: u64,
+    /// Of the cached ones, pages of shared memory (`Shmem`).
+    pub shmem: u64,
+    /// Of these, pages of folios of the PMD's order (`ShmemHugePages`).
+    pub shmem_huge: u64,
+    /// Pages of shared memory that count as committed.
+    pub promised: u64,
     /// Of the cached ones, pages that are to be written back (`Dirty`).
     pub dirty: u64,
     /// Of these, pages that are being written back (`Writeback`).
@@ -25,6 +31,9 @@ pub(crate) struct FileMemory<P: Platform> {
     nodes: NodeSlabs<P>,
     cached: AtomicU64,
     huge: AtomicU64,
+    shmem: AtomicU64,
+    shmem_huge: AtomicU64,
+    pub(crate) promised: AtomicU64,
     pub(crate) dirty: AtomicU64,
     pub(crate) writeback: AtomicU64,
     pub(crate) lost_errors: AtomicU64,
@@ -52,6 +61,9 @@ impl<P: Platform> FileMemory<P> {
             nodes: NodeSlabs::new(frames, pin)?,
             cached: AtomicU64::new(0),
             huge: AtomicU64::new(0),
+            shmem: AtomicU64::new(0),
+            shmem_huge: AtomicU64::new(0),
+            promised: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             lost_errors: AtomicU64::new(0),
@@ -63,20 +75,25 @@ impl<P: Platform> FileMemory<P> {
         self.nodes.on(frames)
     }
 
-    /// Counts a folio of `order` that has come to a cache.
-    pub(crate) fn count_came(&self, order: Order) {
-        self.cached.fetch_add(order.pages(), Ordering::Relaxed);
-        if order == Order::PMD {
-            self.huge.fetch_add(order.pages(), Ordering::Relaxed);
-        }
+    /// Counts a folio of this kind and `order` that has come to a cache.
+    pub(crate) fn count_came(&self, kind: Kind, order: Order) {
+        self.counts(kind, order).for_each(|count| {
+            count.fetch_add(order.pages(), Ordering::Relaxed);
+        });
     }
 
-    /// Counts a folio of `order` that has gone.
-    pub(crate) fn count_gone(&self, order: Order) {
-        self.cached.fetch_sub(order.pages(), Ordering::Relaxed);
-        if order == Order::PMD {
-            self.huge.fetch_sub(order.pages(), Ordering::Relaxed);
-        }
+    /// Counts a folio of this kind and `order` that has gone.
+    pub(crate) fn count_gone(&self, kind: Kind, order: Order) {
+        self.counts(kind, order).for_each(|count| {
+            count.fetch_sub(order.pages(), Ordering::Relaxed);
+        });
+    }
+
+    /// The counts that have such a folio.
+    fn counts(&self, kind: Kind, order: Order) -> impl Iterator<Item = &AtomicU64> {
+        let (is_shmem, is_huge) = (kind == Kind::Shmem, order == Order::PMD);
+        let huge = if is_shmem { &self.shmem_huge } else { &self.huge };
+        [Some(&self.cached), is_shmem.then_some(&self.shmem), is_huge.then_some(huge)].into_iter().flatten()
     }
 
     pub(crate) fn totals(&self) -> FileTotals {
@@ -84,6 +101,9 @@ impl<P: Platform> FileMemory<P> {
         FileTotals {
             cached: read(&self.cached),
             huge: read(&self.huge),
+            shmem: read(&self.shmem),
+            shmem_huge: read(&self.shmem_huge),
+            promised: read(&self.promised),
             dirty: read(&self.dirty),
             writeback: read(&self.writeback),
             lost_errors: read(&self.lost_errors),

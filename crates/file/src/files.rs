@@ -1,10 +1,11 @@
 //! The files of a machine.
 
 use crate::backing::FileBacking;
-use crate::cached_file::CachedFile;
+use crate::cached_file::{CachedFile, ShmemState};
 use crate::file_core::{FileCore, Mapping, Neighbours};
 use crate::file_memory::{FileMemory, FileTotals};
 use crate::open_file::OpenFile;
+use crate::shmem::{Shmem, ShmemOwner, ShmemPromise};
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
@@ -99,6 +100,46 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         backing: B,
         size: u64,
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
+        self.create_of(frames, backing, (self.new_number(), size), |_| None)
+    }
+
+    /// Shared memory of `size` bytes, with one opening, whose only holder is the caller.
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for it. The owner is dropped then.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn create_shmem<O: ShmemOwner>(
+        &self,
+        frames: &Frames<P>,
+        owner: O,
+        (size, promise): (u64, ShmemPromise),
+        is_named: bool,
+    ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
+        let number = if is_named { self.new_number() } else { 0 };
+        let open = self.create_of(frames, Shmem(owner), (number, size), |place| {
+            let owner: NonNull<dyn ShmemOwner> = place;
+            Some(ShmemState { owner, promise })
+        })?;
+        if let ShmemPromise::Whole(pages) = promise {
+            self.state().memory.promised.fetch_add(pages, Ordering::Relaxed);
+        }
+        Ok(open)
+    }
+
+    fn new_number(&self) -> u64 {
+        self.state().numbers.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A file of which `shmem` says from the place of the backing whether it is shared memory.
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn create_of<B: FileBacking<P>>(
+        &self,
+        frames: &Frames<P>,
+        backing: B,
+        (number, size): (u64, u64),
+        shmem: impl FnOnce(NonNull<B>) -> Option<ShmemState>,
+    ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         const { assert!(align_of::<B>() <= PAGE_SIZE as usize, "a block is aligned to a page") };
         let platform = frames.platform();
         let layout = Layout::new::<B>();
@@ -106,9 +147,10 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         let place = platform.direct_map(block.0).cast::<B>();
         // SAFETY: the block is this call's, and has room for that layout.
         unsafe { place.write(backing) };
-        let number = self.state().numbers.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the backing is dropped with the file, and what files share lives as long as the machine.
-        let cached = unsafe { CachedFile::new(place, NonNull::from(&self.state().memory), (number, size)) };
+        let cached = unsafe {
+            CachedFile::new(place, NonNull::from(&self.state().memory), (number, size), shmem(place))
+        };
         let made = self.state().cores.allocate(frames, &platform.pin(), FileCore::new(cached, block));
         let core = made.inspect_err(|_| {
             // SAFETY: written above, and used nowhere.
@@ -168,6 +210,10 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     /// It is one of these files; it has no opening any more, and its cache is empty.
     pub(crate) unsafe fn free_file(&self, frames: &Frames<P>, core: NonNull<FileCore<P, V>>) {
         self.delist(&frames.platform().pin(), core);
+        // SAFETY: the file lives (caller).
+        if let Some((_, ShmemPromise::Whole(pages))) = unsafe { core.as_ref() }.shmem() {
+            self.state().memory.promised.fetch_sub(pages, Ordering::Relaxed);
+        }
         // SAFETY: the file lives, and nothing else uses it (caller).
         unsafe {
             self.drop_backing_of(frames, core);

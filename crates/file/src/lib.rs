@@ -18,6 +18,7 @@
 //! - `mappings`: which VMAs map a file.
 //! - `opening`: an open file, as VMAs name it.
 //! - `backing`: the embedder's side of a file.
+//! - `shmem`: shared memory, which has no backing.
 //! - `error`: why a page or bytes cannot be had.
 //! - `error_sequence`: errors of writeback, each reported once to each opening.
 //! - `user_copy`: the program's side of a call that reads or writes.
@@ -56,6 +57,7 @@ mod node;
 mod open_file;
 mod opening;
 mod requests;
+mod shmem;
 mod slabs;
 mod source;
 mod store;
@@ -79,6 +81,7 @@ pub use mappings::{FileMappings, FileMappingsRead, FileMappingsWrite, OfFile};
 pub use node::{Narrow, Wide};
 pub use open_file::OpenFile;
 pub use opening::{ClosingStack, Opening};
+pub use shmem::{ShmemOwner, ShmemPromise};
 pub use slabs::{NodeSlabs, NodesOn};
 pub use source::{Needs, NodeSource, Reserve};
 pub use store::{Filter, FolioStore, Found, InsertError, LockedStore, StoreFigures, StoreViolation, Tag};

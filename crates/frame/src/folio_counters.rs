@@ -82,11 +82,11 @@ impl FolioSet {
     }
 
     pub(crate) fn add_pmd_mapped(&self, kind: Kind, change: i64) {
-        add(&self.pmd_mapped[usize::from(kind == Kind::File)], change);
+        add(&self.pmd_mapped[usize::from(kind.is_of_file())], change);
     }
 
     pub(crate) fn pmd_mapped(&self, kind: Kind) -> u64 {
-        self.pmd_mapped[usize::from(kind == Kind::File)].load(Ordering::Relaxed)
+        self.pmd_mapped[usize::from(kind.is_of_file())].load(Ordering::Relaxed)
     }
 }
 

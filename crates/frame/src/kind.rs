@@ -48,8 +48,10 @@ kinds! {
         Anonymous,
         /// The shared zero page.
         ZeroPage,
-        /// A page of a file or of shared memory that a program maps.
+        /// A page of a file.
         File,
+        /// A page of shared memory.
+        Shmem,
         /// Swap's slot tables, and the data of devices in RAM.
         Swap,
         /// Memcgs' own data.
@@ -70,6 +72,12 @@ impl Kind {
     #[inline]
     pub const fn is_head(self) -> bool {
         !matches!(self, Self::Hole | Self::Reserved | Self::Tail | Self::Offline)
+    }
+
+    /// Whether it is a page of a file, or of shared memory, which has its pages as a file has.
+    #[inline]
+    pub const fn is_of_file(self) -> bool {
+        matches!(self, Self::File | Self::Shmem)
     }
 
     /// Whether a user of frames may set the kind.

@@ -68,6 +68,13 @@ impl AllocRequest {
         Self::new(order, FailSite::SLAB)
     }
 
+    /// Filled with zeros, for programs only, as an anonymous page is.
+    #[inline]
+    pub const fn zeroed_for_programs(mut self) -> Self {
+        self.zero = Zero::User;
+        self
+    }
+
     /// Filled with zeros.
     #[inline]
     pub const fn zeroed(mut self) -> Self {

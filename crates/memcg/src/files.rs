@@ -84,12 +84,13 @@ enum Line {
 }
 
 /// `memory.stat`, as far as it is counted, in the order of Linux 6.17.
-const STAT: [Line; 35] = {
+const STAT: [Line; 36] = {
     use Line::{Anon, Bytes, List, Plain, Sum};
     use MemcgStat as S;
     [
         Anon,
         Bytes(S::File),
+        Bytes(S::Shmem),
         List(LruList::InactiveAnon),
         List(LruList::ActiveAnon),
         List(LruList::InactiveFile),

@@ -52,7 +52,7 @@ impl<P: Platform> MemcgPrograms<'_, P> {
         match charged {
             Ok(()) => Ok(()),
             Err(over) => {
-                let is_of_file = self.tree.frames().known(head).kind() == Kind::File;
+                let is_of_file = self.tree.frames().known(head).kind().is_of_file();
                 MemcgFolios::new(self.tree).release_unused(pin, head, order);
                 if order > Order::ZERO && !is_of_file {
                     let events = self.tree.frames().events();

@@ -8,6 +8,8 @@ named_enum! {
     pub enum MemcgStat {
         /// Pages of files that are charged; in bytes in the file.
         File = "file",
+        /// Of these, pages of shared memory.
+        Shmem = "shmem",
         /// Refaults of anonymous pages.
         WorkingsetRefaultAnon = "workingset_refault_anon",
         /// Of these, pages activated because their refault distance was short.

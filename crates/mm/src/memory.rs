@@ -10,7 +10,7 @@ pub use audit::{AuditSummary, InUse, Violation};
 use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
-use quire_file::{FileBacking, FileTotals, PageError};
+use quire_file::{FileBacking, FileTotals, PageError, ShmemOwner};
 use quire_frame::{
     BootError, FailPoints, FolioCounter, Frame, FrameConfig, FramePcp, FrameTotals, Frames, Kind, VmEvent,
 };
@@ -360,6 +360,16 @@ impl<P: Platform> Memory<P> {
     /// [`PageError::TooLarge`] and [`PageError::NoMemory`]; the backing is dropped then.
     pub fn create_file<B: FileBacking<P>>(&self, backing: B, size: u64) -> Result<File<'_, P>, PageError> {
         File::create(&self.spaces, backing, size)
+    }
+
+    /// New shared memory of `size` bytes, all zeros: a file that has no backing (`memfd_create`, or a file in
+    /// a tmpfs). `owner` is asked for each page that comes to exist; `()` has no limit.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`] and [`PageError::NoMemory`].
+    pub fn create_shmem<O: ShmemOwner>(&self, owner: O, size: u64) -> Result<File<'_, P>, PageError> {
+        File::create_shmem(&self.spaces, owner, size)
     }
 
     /// Pages of all files (`Cached`, `Dirty` and `Writeback` of `/proc/meminfo`).

@@ -297,7 +297,7 @@ impl<P: Platform> Forker<'_, P> {
                 }
             };
         }
-        there.count_installed((shared.anonymous + shared.file) as usize);
+        there.count_installed(shared.pages() as usize);
         self.child.space().residency.pages_mapped(shared);
         stop
     }

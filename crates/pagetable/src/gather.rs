@@ -419,7 +419,7 @@ impl<'s, P: Platform> Gather<'s, P> {
     #[inline(never)]
     fn put_large(&mut self, folio: Folio<'_>) {
         // When it is gone its kind does not say so any more.
-        let is_of_file = folio.kind() == Kind::File;
+        let is_of_file = folio.kind().is_of_file();
         let order = folio.order();
         let gone = self.memory().memcgs().folios().put_uncounted(&mut self.folios, folio.head(), order);
         if gone && !is_of_file {

@@ -8,8 +8,10 @@ use quire_sync::atomic::{AtomicU64, Ordering};
 pub struct Residency {
     /// Of private memory.
     pub anonymous: u64,
-    /// Of files and shared memory.
+    /// Of files.
     pub file: u64,
+    /// Of shared memory.
+    pub shmem: u64,
 }
 
 impl Residency {
@@ -26,8 +28,15 @@ impl Residency {
     pub fn add(&mut self, kind: Kind, pages: u64) {
         match kind {
             Kind::Anonymous => self.anonymous += pages,
+            Kind::Shmem => self.shmem += pages,
             _ => self.file += pages,
         }
+    }
+
+    /// Pages of all kinds.
+    #[inline]
+    pub fn pages(self) -> u64 {
+        self.anonymous + self.file + self.shmem
     }
 }
 
@@ -38,6 +47,7 @@ impl Residency {
 pub struct ResidencyCounts {
     anonymous: AtomicU64,
     file: AtomicU64,
+    shmem: AtomicU64,
     swapped: AtomicU64,
     peak_resident: AtomicU64,
     tables: AtomicU64,
@@ -49,8 +59,10 @@ pub struct ResidencyCounts {
 pub struct ResidencyFigures {
     /// Resident private pages.
     pub anonymous: u64,
-    /// Resident pages of files and shared memory.
+    /// Resident pages of files.
     pub file: u64,
+    /// Resident pages of shared memory.
+    pub shmem: u64,
     /// Swapped-out private pages.
     pub swapped: u64,
     /// Peak of resident pages.
@@ -87,6 +99,9 @@ impl ResidencyCounts {
     pub fn pages_mapped(&self, pages: Residency) {
         self.anonymous.fetch_add(pages.anonymous, Ordering::Relaxed);
         self.file.fetch_add(pages.file, Ordering::Relaxed);
+        if pages.shmem != 0 {
+            self.shmem.fetch_add(pages.shmem, Ordering::Relaxed);
+        }
     }
 
     /// Subtracts pages.
@@ -96,6 +111,9 @@ impl ResidencyCounts {
         raise(&self.peak_resident, self.resident());
         self.anonymous.fetch_sub(pages.anonymous, Ordering::Relaxed);
         self.file.fetch_sub(pages.file, Ordering::Relaxed);
+        if pages.shmem != 0 {
+            self.shmem.fetch_sub(pages.shmem, Ordering::Relaxed);
+        }
     }
 
     /// Adds `pages` whose entries became swap entries.
@@ -110,10 +128,11 @@ impl ResidencyCounts {
         self.swapped.fetch_sub(pages, Ordering::Relaxed);
     }
 
-    /// A page of a private file mapping became private to the program.
+    /// A page of this kind, in a private mapping of a file, became private to the program.
     #[inline]
-    pub fn file_page_made_anonymous(&self) {
-        self.file.fetch_sub(1, Ordering::Relaxed);
+    pub fn file_page_made_anonymous(&self, kind: Kind) {
+        let count = if kind == Kind::Shmem { &self.shmem } else { &self.file };
+        count.fetch_sub(1, Ordering::Relaxed);
         self.anonymous.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -130,7 +149,8 @@ impl ResidencyCounts {
     }
 
     fn resident(&self) -> u64 {
-        self.anonymous.load(Ordering::Relaxed) + self.file.load(Ordering::Relaxed)
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        of(&self.anonymous) + of(&self.file) + of(&self.shmem)
     }
 
     /// Adds a table.
@@ -154,6 +174,7 @@ impl ResidencyCounts {
         ResidencyFigures {
             anonymous: of(&self.anonymous),
             file: of(&self.file),
+            shmem: of(&self.shmem),
             swapped: of(&self.swapped),
             peak_resident: of(&self.peak_resident),
             tables: of(&self.tables),
@@ -169,10 +190,10 @@ mod tests {
     #[test]
     fn the_peak_of_resident_memory_is_what_was_there_before_it_fell() {
         let counts = ResidencyCounts::default();
-        counts.pages_mapped(Residency { anonymous: 5, file: 2 });
-        counts.pages_unmapped(Residency { anonymous: 4, file: 1 });
+        counts.pages_mapped(Residency { anonymous: 5, file: 2, shmem: 3 });
+        counts.pages_unmapped(Residency { anonymous: 4, file: 1, shmem: 1 });
         counts.page_mapped(true);
         let figures = counts.figures();
-        assert_eq!((figures.peak_resident, figures.anonymous + figures.file), (7, 3));
+        assert_eq!((figures.peak_resident, figures.anonymous + figures.file + figures.shmem), (10, 5));
     }
 }

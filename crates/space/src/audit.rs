@@ -135,6 +135,7 @@ fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sum
     sums.names.join(&walk.names);
     expected.resident_anonymous = walk.pages.anonymous * PAGE_SIZE;
     expected.resident_file = walk.pages.file * PAGE_SIZE;
+    expected.resident_shmem = walk.pages.shmem * PAGE_SIZE;
     // The root is not counted, as in Linux.
     expected.page_tables = (walk.count - 1) * PAGE_SIZE;
     let found = core.usage.figures(mappings.count() as u64, &core.tables.residency);
@@ -148,6 +149,7 @@ fn audit_space<P: Platform>(spaces: &Spaces<P>, core: &SpaceCore, sums: &mut Sum
         ("bytes locked", expected.locked, found.locked),
         ("bytes of anonymous pages", expected.resident_anonymous, found.resident_anonymous),
         ("bytes of file pages", expected.resident_file, found.resident_file),
+        ("bytes of shared memory", expected.resident_shmem, found.resident_shmem),
         ("bytes of page tables", expected.page_tables, found.page_tables),
     ] {
         if expected != found {
@@ -185,12 +187,12 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
         let seen = frame.audit().load(Ordering::Relaxed);
         let maps = frame.as_folio().maps();
         match kind {
-            Kind::Anonymous | Kind::File => {
+            Kind::Anonymous | Kind::File | Kind::Shmem => {
                 // All mappings hold one reference together, and pins of devices theirs.
                 let folio = spaces.frames().folio(pfn);
                 let whole = if folio.is_large() { frame.as_folio().whole_maps() } else { 0 };
                 whole_maps += u64::from(whole);
-                mapped_whole[usize::from(kind == Kind::File)] += u64::from(whole > 0);
+                mapped_whole[usize::from(kind.is_of_file())] += u64::from(whole > 0);
                 // The swap cache has one, and a device that reads without a waiter.
                 let has = |flag| u32::from(frame.word().flags().contains(flag));
                 let cached = u32::from(folio.is_in_file_cache());
@@ -356,7 +358,8 @@ impl<P: Platform> TableAudit<'_, P> {
             }
             zeros == Some(pfn) && !flags.contains(LeafFlags::WRITE)
         } else {
-            matches!(kind, Kind::Anonymous | Kind::File) && frames.folio(pfn).pages_from(pfn) >= pages
+            matches!(kind, Kind::Anonymous | Kind::File | Kind::Shmem)
+                && frames.folio(pfn).pages_from(pfn) >= pages
         };
         if flags.contains(LeafFlags::GUARD) && (level > Level::PTE || !self.may_have_guards(addr)) {
             report(SpaceViolation::StrayMarker { space, addr });

@@ -40,7 +40,7 @@ impl Commit {
         Self { policy, ram_pages, promised: AtomicU64::new(0) }
     }
 
-    /// Committed pages (`Committed_AS`).
+    /// Committed pages of private memory. Files count those of shared memory.
     pub fn promised(&self) -> u64 {
         self.promised.load(Ordering::Relaxed)
     }
@@ -50,8 +50,13 @@ impl Commit {
         !matches!(self.policy, Overcommit::Never { .. })
     }
 
-    /// Commits `pages` more. `swap_pages` returns the pages of swap; it is called if RAM alone is not enough.
-    pub(crate) fn charge(&self, pages: u64, swap_pages: impl FnOnce() -> u64) -> Result<(), Error> {
+    /// Commits `pages` more, beside `shared` pages of shared memory. `swap_pages` returns the pages of swap; it is called if RAM alone is not enough.
+    pub(crate) fn charge(
+        &self,
+        pages: u64,
+        shared: u64,
+        swap_pages: impl FnOnce() -> u64,
+    ) -> Result<(), Error> {
         let sum = self.promised.fetch_add(pages, Ordering::Relaxed).saturating_add(pages);
         let refused = match self.policy {
             Overcommit::Always => false,
@@ -59,7 +64,7 @@ impl Commit {
             Overcommit::Guess { total_pages: None } => {
                 pages > self.ram_pages && pages > self.ram_pages.saturating_add(swap_pages())
             }
-            Overcommit::Never { limit_pages } => sum > limit_pages,
+            Overcommit::Never { limit_pages } => sum.saturating_add(shared) > limit_pages,
         };
         if refused {
             self.release(pages);
@@ -86,22 +91,26 @@ mod tests {
     #[test]
     fn guessing_refuses_only_what_exceeds_everything_at_once() {
         let commit = Commit::new(Overcommit::default(), 100);
-        assert_eq!(commit.charge(100, || 0), Ok(()));
-        assert_eq!(commit.charge(100, || 0), Ok(()));
-        assert_eq!(commit.charge(101, || 0), Err(Error::CommitLimit));
-        assert_eq!(commit.charge(101, || 1), Ok(()));
-        assert_eq!(commit.charge(102, || 1), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(100, 0, || 0), Ok(()));
+        assert_eq!(commit.charge(100, 0, || 0), Ok(()));
+        assert_eq!(commit.charge(101, 0, || 0), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(101, 0, || 1), Ok(()));
+        assert_eq!(commit.charge(102, 0, || 1), Err(Error::CommitLimit));
         assert_eq!(commit.promised(), 301);
         let commit = Commit::new(Overcommit::Guess { total_pages: Some(101) }, 100);
-        assert_eq!((commit.charge(101, || 0), commit.charge(102, || 9)), (Ok(()), Err(Error::CommitLimit)));
+        assert_eq!(
+            (commit.charge(101, 0, || 0), commit.charge(102, 0, || 9)),
+            (Ok(()), Err(Error::CommitLimit))
+        );
     }
 
     #[test]
     fn strict_mode_keeps_the_sum() {
         let commit = Commit::new(Overcommit::Never { limit_pages: 10 }, 100);
-        assert_eq!(commit.charge(7, || 0), Ok(()));
-        assert_eq!(commit.charge(4, || 0), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(7, 0, || 0), Ok(()));
+        assert_eq!(commit.charge(4, 0, || 0), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(1, 3, || 0), Err(Error::CommitLimit));
         commit.release(7);
-        assert_eq!(commit.charge(10, || 0), Ok(()));
+        assert_eq!(commit.charge(10, 0, || 0), Ok(()));
     }
 }

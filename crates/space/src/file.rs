@@ -1,5 +1,6 @@
 //! Files as an embedder holds them.
 
+use crate::error::Error;
 use crate::spaces::{CALL_ATTEMPTS, Spaces};
 use core::fmt;
 use core::ops::Range;
@@ -7,13 +8,13 @@ use core::ptr::{self, NonNull};
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_fault::Need;
 use quire_file::{
-    Busy, FileBacking, FileError, FileFigures, FileHandle, IndexRange, Opening, PageError, Transfer,
-    UserCopy, Wait,
+    Busy, FileBacking, FileError, FileFigures, FileHandle, IndexRange, OpenFile, Opening, PageError,
+    ShmemOwner, ShmemPromise, Transfer, UserCopy, Wait,
 };
 use quire_frame::AllocError;
 use quire_memcg::Membership;
 use quire_pageout::FileMappers;
-use quire_vma::Vma;
+use quire_vma::{Backing, Vma};
 
 /// An open file (Linux's `struct file`), held: the embedder's end of what [`Space::mmap_file`] maps. The last
 /// one of a file to go, handle or mapping, has its dirty pages written back; that may sleep.
@@ -41,6 +42,50 @@ impl<'m, P: Platform> File<'m, P> {
         size: u64,
     ) -> Result<Self, PageError> {
         Ok(Self { spaces, handle: spaces.page_cache().create(backing, size)? })
+    }
+
+    /// New shared memory of `size` bytes, all of it zeros (Linux's `memfd_create`, or a file in a tmpfs): a
+    /// file that has no backing. `owner` is asked for each of its pages that comes to exist, and dropped with
+    /// the file, or if this fails.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`] and [`PageError::NoMemory`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn create_shmem<O: ShmemOwner>(
+        spaces: &'m Spaces<P>,
+        owner: O,
+        size: u64,
+    ) -> Result<Self, PageError> {
+        let handle = spaces.page_cache().create_shmem(owner, (size, ShmemPromise::Each), true)?;
+        Ok(Self { spaces, handle })
+    }
+
+    /// New shared memory of `size` bytes without a name, as `mmap` makes it. If it `is_promised` all of it
+    /// counts as committed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CommitLimit`], [`Error::OffsetOverflow`] and [`Error::NoFrames`].
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn create_unnamed(spaces: &'m Spaces<P>, size: u64, is_promised: bool) -> Result<Self, Error> {
+        let pages = if is_promised { size.div_ceil(PAGE_SIZE) } else { 0 };
+        let promise = if is_promised { ShmemPromise::Whole(pages) } else { ShmemPromise::Each };
+        spaces.promise(pages)?;
+        let made = spaces.page_cache().create_shmem((), (size, promise), false);
+        // From here on the file counts them.
+        spaces.commit().release(pages);
+        match made {
+            Ok(handle) => Ok(Self { spaces, handle }),
+            Err(PageError::NoMemory(cause)) => Err(Error::NoFrames(cause)),
+            Err(_) => Err(Error::OffsetOverflow),
+        }
+    }
+
+    /// What a VMA that maps it has.
+    pub(crate) fn backing_of(&self) -> Backing {
+        // SAFETY: the handle holds the opening.
+        unsafe { backing_of::<P>(self.opening().as_ref()) }
     }
 
     /// Opens the file once more. What maps one opening does not merge with what maps another, and each is
@@ -186,7 +231,7 @@ impl<'m, P: Platform> File<'m, P> {
 
     /// The open file below.
     #[cfg(feature = "internals")]
-    pub fn open_file(&self) -> &quire_file::OpenFile<P, Vma> {
+    pub fn open_file(&self) -> &OpenFile<P, Vma> {
         &self.handle
     }
 
@@ -241,6 +286,17 @@ impl<'m, P: Platform> File<'m, P> {
         };
         self.spaces.direct_reclaim().free_some(cause, need)
     }
+}
+
+/// What a VMA has that maps this opening.
+///
+/// # Safety
+///
+/// It is one of a machine of this platform.
+pub(crate) unsafe fn backing_of<P: Platform>(opening: &Opening<Vma>) -> Backing {
+    // SAFETY: openings that VMAs name are of files of their machine.
+    let is_shmem = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file().is_shmem();
+    if is_shmem { Backing::shmem(opening) } else { Backing::opened(opening) }
 }
 
 /// The pages that hold these bytes.

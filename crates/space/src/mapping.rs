@@ -31,6 +31,8 @@ impl Mapping {
             // SAFETY: VMAs name openings of their machine's files only.
             unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file().number()
         });
+        // What mmap made has no name.
+        let file = file.filter(|&number| number != 0);
         Self {
             range: snapshot.range,
             flags: snapshot.flags,

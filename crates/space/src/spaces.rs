@@ -99,7 +99,6 @@ pub struct Spaces<P: Platform> {
     /// Killed programs that have not exited.
     killed: AtomicU64,
     next_space: AtomicU64,
-    next_number: AtomicU64,
     reclaim: &'static dyn Reclaim<P>,
 }
 
@@ -151,7 +150,6 @@ impl<P: Platform> Spaces<P> {
             reclaims: Reclaims::new(),
             killed: AtomicU64::new(0),
             next_space: AtomicU64::new(1),
-            next_number: AtomicU64::new(1),
             reclaim,
             memory: made?,
         })
@@ -262,7 +260,8 @@ impl<P: Platform> Spaces<P> {
     ///
     /// [`Error::CommitLimit`].
     pub(crate) fn promise(&self, pages: u64) -> Result<(), Error> {
-        self.commit.charge(pages, || self.swap().devices().total_slots())
+        let shared = self.page_cache().files().totals().promised;
+        self.commit.charge(pages, shared, || self.swap().devices().total_slots())
     }
 
     /// What is known of khugepaged's scan.
@@ -408,11 +407,6 @@ impl<P: Platform> Spaces<P> {
     /// Whether the frame is one of the crate's own.
     pub(crate) fn owns(&self, pfn: Pfn) -> bool {
         pfn == self.tags || pfn == self.current.block()
-    }
-
-    /// A number that this machine never uses again, from 1, for a piece of shared anonymous memory.
-    pub(crate) fn new_number(&self) -> u64 {
-        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Leaves the pinned CPU without a space. For a CPU that goes idle or runs the kernel's own threads:

@@ -32,8 +32,10 @@ pub struct SpaceFigures {
     pub peak_resident: u64,
     /// Resident anonymous memory (`RssAnon`).
     pub resident_anonymous: u64,
-    /// Resident memory of files and shared memory (`RssFile` and `RssShmem`).
+    /// Resident memory of files (`RssFile`).
     pub resident_file: u64,
+    /// Resident shared memory (`RssShmem`).
+    pub resident_shmem: u64,
     /// Swapped-out anonymous memory (`VmSwap`).
     pub swapped: u64,
     /// Private writable mappings (`VmData`).
@@ -153,10 +155,11 @@ impl Usage {
         SpaceFigures {
             mapped: bytes(&self.mapped),
             peak_mapped: bytes(&self.peak_mapped),
-            resident: (pages.anonymous + pages.file) * PAGE_SIZE,
+            resident: (pages.anonymous + pages.file + pages.shmem) * PAGE_SIZE,
             peak_resident: pages.peak_resident * PAGE_SIZE,
             resident_anonymous: pages.anonymous * PAGE_SIZE,
             resident_file: pages.file * PAGE_SIZE,
+            resident_shmem: pages.shmem * PAGE_SIZE,
             swapped: pages.swapped * PAGE_SIZE,
             data: bytes(&self.data),
             stack: bytes(&self.stack),

@@ -65,7 +65,7 @@ pub(super) struct ReadAround<'c, 'm, P: Platform, V> {
     pub(super) file: &'c CachedFile<P>,
 }
 
-impl<'m, P: Platform, V: Mapping> ReadAround<'_, 'm, P, V> {
+impl<'c, 'm, P: Platform, V: Mapping> ReadAround<'c, 'm, P, V> {
     /// Reads a page that is not cached with those `around` it that are missing, too, and returns it. `None`
     /// if it did not come: it is to be read alone, or another thread was faster. Nothing is held.
     ///
@@ -81,10 +81,10 @@ impl<'m, P: Platform, V: Mapping> ReadAround<'_, 'm, P, V> {
         let Self { cache, file } = *self;
         let Some(missing) = self.missing((wanted, around)) else { return Ok(None) };
         let mut new = ArrayVec::<_, READAHEAD>::new();
-        new.push(NewFolio::allocate_page(cache.memcgs, program)?);
+        new.push(NewFolio::allocate_page((cache.memcgs, file), program)?);
         let ahead = core::iter::from_fn(|| {
             let request = AllocRequest::new(Order::ZERO, SITE).without_drain();
-            NewFolio::allocate_charged(cache.memcgs, request, Order::ZERO, program).ok()
+            NewFolio::allocate_charged((cache.memcgs, file), request, Order::ZERO, program).ok()
         });
         new.extend(ahead.take(missing.count() - 1));
         let missing = missing.at_most(new.len());
@@ -134,7 +134,7 @@ impl<'m, P: Platform, V: Mapping> ReadAround<'_, 'm, P, V> {
         &self,
         missing: Missing,
         (new, nodes, reserve): (
-            &mut ArrayVec<NewFolio<'m, P>, READAHEAD>,
+            &mut ArrayVec<NewFolio<'c, 'm, P>, READAHEAD>,
             &NodesOn<'n, P>,
             &mut Reserve<'_, NodesOn<'n, P>>,
         ),
@@ -150,7 +150,7 @@ impl<'m, P: Platform, V: Mapping> ReadAround<'_, 'm, P, V> {
                 new.insert(0, folio);
                 continue;
             };
-            match folio.insert(file, start, Fill::Read, (nodes, &mut *reserve)) {
+            match folio.insert(start, Fill::Read, (nodes, &mut *reserve)) {
                 Ok(()) => inserted.push(LockedFolio::new(cache.memcgs, folio.into_head(), guard)),
                 Err(refusal) => {
                     drop(guard);

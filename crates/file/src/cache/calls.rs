@@ -16,6 +16,7 @@ use crate::locked_folio::LockedFolio;
 use crate::user_copy::{PageBytes, UserCopy};
 use crate::users::{Cleaned, FileUsers};
 use core::ops::Range;
+use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Platform};
 use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
@@ -165,6 +166,17 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
+            if file.is_shmem() && file.is_hole(self.frames(), index) {
+                // It stays one: no page comes to exist.
+                let page = IndexRange::block(index, Order::ZERO).bytes();
+                let part = Part { bytes: ready.min(part.bytes), ..part }.within(&page);
+                let copied = copy_zeros(part, to.user);
+                to.copied(copied, part.bytes);
+                if copied > 0 {
+                    return Ok(copied);
+                }
+                continue;
+            }
             let folio = match self.page_in(file, (index, Order::ZERO), IndexRange::ALL, program) {
                 Ok(page) => page.folio,
                 // It was made smaller since.
@@ -309,6 +321,17 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         Ok(Copied { bytes: copied, wanted: part.bytes })
     }
+}
+
+/// What a hole of shared memory reads as.
+static ZEROS: [u8; PAGE_SIZE as usize] = [0; PAGE_SIZE as usize];
+
+/// Copies zeros of one page to a program.
+fn copy_zeros(part: Part, user: &mut dyn UserCopy) -> u64 {
+    let bytes = part.bytes.min(PAGE_SIZE) as usize;
+    // SAFETY: so many zeros there are, and they are not the target.
+    let page = unsafe { PageBytes::new(NonNull::from(&ZEROS).cast(), bytes, false) };
+    (user.copy(page) as u64).min(part.bytes)
 }
 
 /// Copies bytes between a locked folio and a program.

@@ -111,9 +111,9 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
             })
         });
         if is_halved {
-            file.memory().count_gone(order);
-            file.memory().count_came(half);
-            file.memory().count_came(half);
+            file.count_gone(self.cache.memcgs, folio.head(), order);
+            file.count_came(self.cache.memcgs, folio.head(), half);
+            file.count_came(self.cache.memcgs, folio.head().offset(half.pages()), half);
         }
         is_halved
     }

@@ -115,7 +115,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         });
         debug_assert!(removed.is_some_and(|stored| stored.entry == Entry::Folio(head)));
         folio.frame().as_folio().set_owner(OwnerWord::NONE);
-        file.memory().count_gone(folio.order());
+        file.count_gone(self.memcgs, head, folio.order());
+        file.give_back_pages(folio.order().pages());
         // The cache's reference; the caller's is still there.
         let last = folio.frame().put(1);
         debug_assert!(!last, "{head:?} had no reference of the cache");

@@ -6,6 +6,7 @@ use crate::cached_file::MAX_FILE_BYTES;
 use crate::error::PageError;
 use crate::file_core::Mapping;
 use crate::open_file::OpenFile;
+use crate::shmem::{ShmemOwner, ShmemPromise};
 use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -37,6 +38,26 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Err(PageError::TooLarge);
         }
         let open = self.files.create(self.frames(), backing, size)?;
+        Ok(FileHandle { cache: self, open })
+    }
+
+    /// Shared memory of `size` bytes, open: a file without a backing, whose pages `owner` is asked for. The
+    /// owner is dropped with the last opening, or if this fails. It has a number if it `is_named`.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TooLarge`], or there is no memory for it.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn create_shmem<O: ShmemOwner>(
+        self,
+        owner: O,
+        (size, promise): (u64, ShmemPromise),
+        is_named: bool,
+    ) -> Result<FileHandle<'m, P, V>, PageError> {
+        if size > MAX_FILE_BYTES {
+            return Err(PageError::TooLarge);
+        }
+        let open = self.files.create_shmem(self.frames(), owner, (size, promise), is_named)?;
         Ok(FileHandle { cache: self, open })
     }
 

@@ -148,6 +148,9 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
         let mut brought_in = ArrayVec::new();
         for bytes in edges {
             let index = PageIndex::new(bytes.start >> PAGE_SHIFT).ok_or(PageError::TooLarge)?;
+            if file.is_shmem() && file.is_hole(cache.frames(), index) {
+                continue;
+            }
             let mut pages = IndexRange::block(index, Order::ZERO);
             let prepared = loop {
                 let prepared = file.prepare_write(pages)?;

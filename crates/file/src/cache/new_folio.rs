@@ -8,7 +8,7 @@ use crate::slabs::NodesOn;
 use crate::source::Reserve;
 use crate::store::InsertError;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocRequest, FailSite, FrameFlags, Kind, Migratetype, OwnerWord};
+use quire_frame::{AllocRequest, FailSite, FrameFlags, Migratetype, OwnerWord};
 use quire_memcg::{Membership, Memcgs};
 
 /// The site of the cache's folios in fail plans.
@@ -23,72 +23,96 @@ pub(super) enum Fill {
     ByCaller,
 }
 
-/// A folio that is in no cache yet, charged. It is freed when this is dropped.
-pub(super) struct NewFolio<'m, P: Platform> {
+/// A folio that is in no cache yet, charged, of pages that the file has taken. It is freed when this is
+/// dropped.
+pub(super) struct NewFolio<'c, 'm, P: Platform> {
     memcgs: &'m Memcgs<P>,
+    file: &'c CachedFile<P>,
     pub(super) head: Pfn,
     pub(super) order: Order,
 }
 
-impl<'m, P: Platform> NewFolio<'m, P> {
+impl<'c, 'm, P: Platform> NewFolio<'c, 'm, P> {
     /// A folio for a file, charged: of `order`, or as large a one as there is memory for without an effort.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn allocate_folio(
-        memcgs: &'m Memcgs<P>,
+        at: (&'m Memcgs<P>, &'c CachedFile<P>),
         order: Order,
         program: &Membership,
     ) -> Result<Self, PageError> {
-        let large = if order > Order::ZERO { Self::allocate_large(memcgs, order, program) } else { None };
-        large.map_or_else(|| Self::allocate_page(memcgs, program), Ok)
+        let large = if order > Order::ZERO { Self::allocate_large(at, order, program) } else { None };
+        large.map_or_else(|| Self::allocate_page(at, program), Ok)
     }
 
     /// One of `order` or a smaller one, but no page.
-    fn allocate_large(memcgs: &'m Memcgs<P>, order: Order, program: &Membership) -> Option<Self> {
+    fn allocate_large(
+        at: (&'m Memcgs<P>, &'c CachedFile<P>),
+        order: Order,
+        program: &Membership,
+    ) -> Option<Self> {
         let smaller = core::iter::successors(Some(order), |order| order.smaller());
         let mut large = smaller.take_while(|order| *order > Order::ZERO);
         large.find_map(|order| {
             let request = AllocRequest::new(order, SITE).without_drain();
-            Self::allocate_charged(memcgs, request, order, program).ok()
+            Self::allocate_charged(at, request, order, program).ok()
         })
     }
 
     /// A page that the caller needs.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub(super) fn allocate_page(memcgs: &'m Memcgs<P>, program: &Membership) -> Result<Self, PageError> {
-        Self::allocate_charged(memcgs, AllocRequest::new(Order::ZERO, SITE), Order::ZERO, program)
+    pub(super) fn allocate_page(
+        at: (&'m Memcgs<P>, &'c CachedFile<P>),
+        program: &Membership,
+    ) -> Result<Self, PageError> {
+        Self::allocate_charged(at, AllocRequest::new(Order::ZERO, SITE), Order::ZERO, program)
     }
 
     /// A folio of `order`, by this request.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn allocate_charged(
-        memcgs: &'m Memcgs<P>,
+        (memcgs, file): (&'m Memcgs<P>, &'c CachedFile<P>),
         request: AllocRequest,
         order: Order,
         program: &Membership,
     ) -> Result<Self, PageError> {
-        let request = request.movability(Migratetype::Movable).kind(Kind::File);
+        let request = request.movability(Migratetype::Movable).kind(file.kind());
+        // A page of shared memory that was never written is zeros.
+        let request = if file.is_shmem() { request.zeroed_for_programs() } else { request };
+        file.take_pages(order.pages())?;
+        Self::allocate_taken((memcgs, file), request, order, program)
+            .inspect_err(|_| file.give_back_pages(order.pages()))
+    }
+
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn allocate_taken(
+        (memcgs, file): (&'m Memcgs<P>, &'c CachedFile<P>),
+        request: AllocRequest,
+        order: Order,
+        program: &Membership,
+    ) -> Result<Self, PageError> {
         let pin = memcgs.frames().platform().pin();
         let head = memcgs.frames().allocate(&pin, request)?;
         memcgs.frames().known(head).as_folio().set_owner(OwnerWord::NONE);
         memcgs.programs().charge_new(&pin, program, head, order)?;
-        Ok(Self { memcgs, head, order })
+        Ok(Self { memcgs, file, head, order })
     }
 
     /// Puts it, whose lock the caller has, into the cache from page `start` on, or changes nothing.
     pub(super) fn insert<'n>(
         &self,
-        file: &CachedFile<P>,
         start: PageIndex,
         fill: Fill,
         (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'_, NodesOn<'n, P>>),
     ) -> Result<(), InsertError> {
-        let frames = self.memcgs.frames();
+        let (frames, file) = (self.memcgs.frames(), self.file);
         let frame = frames.known(self.head);
         let stored = Stored { start, order: self.order, entry: Entry::Folio(self.head) };
         // A thread that finds it may map it at any time, so its maps are counted as those of a page that is
         // named.
         let mut marks = FrameFlags::SHARED_BY_NAME;
-        if fill == Fill::Read {
+        if file.is_shmem() {
+            marks |= FrameFlags::DIRTY;
+        } else if fill == Fill::Read {
             marks |= FrameFlags::READING;
         }
         frame.set_flags(marks);
@@ -99,7 +123,7 @@ impl<'m, P: Platform> NewFolio<'m, P> {
         let inserted = file.with_store_on(nodes, frames, |store| store.insert(stored, reserve));
         match inserted {
             Ok(_shadow) => {
-                file.memory().count_came(self.order);
+                file.count_came(self.memcgs, self.head, self.order);
                 Ok(())
             }
             Err(refusal) => {
@@ -119,9 +143,10 @@ impl<'m, P: Platform> NewFolio<'m, P> {
     }
 }
 
-impl<P: Platform> Drop for NewFolio<'_, P> {
+impl<P: Platform> Drop for NewFolio<'_, '_, P> {
     fn drop(&mut self) {
         let pin = self.memcgs.frames().platform().pin();
         self.memcgs.folios().release_unused(&pin, self.head, self.order);
+        self.file.give_back_pages(self.order.pages());
     }
 }

@@ -161,19 +161,19 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 Missing::Folio(order) => {
                     // Before: one is freed with nothing held, too.
                     drop(new.take());
-                    new = Some(NewFolio::allocate_folio(self.memcgs, order, program)?);
+                    new = Some(NewFolio::allocate_folio((self.memcgs, file), order, program)?);
                 }
                 Missing::Nodes(needs) => reserve.fill(needs)?,
             }
         }
     }
 
-    fn step<'n>(
+    fn step<'c, 'n>(
         self,
-        file: &CachedFile<P>,
+        file: &'c CachedFile<P>,
         wanted: Wanted,
         (slot, nodes, reserve): (
-            &mut Option<NewFolio<'m, P>>,
+            &mut Option<NewFolio<'c, 'm, P>>,
             &NodesOn<'n, P>,
             &mut Reserve<'_, NodesOn<'n, P>>,
         ),
@@ -201,7 +201,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             P::relax(0);
             return Ok(Step::Again);
         };
-        match new.insert(file, start, fill, (nodes, reserve)) {
+        match new.insert(start, fill, (nodes, reserve)) {
             Ok(()) => self.fill(file, new.into_head(), fill, guard),
             Err(refusal) => {
                 drop(guard);
@@ -227,6 +227,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         guard: FolioGuard<'m, P>,
     ) -> Result<Step<'m, P>, PageError> {
         let folio = LockedFolio::new(self.memcgs, head, guard);
+        if file.is_shmem() {
+            // It came as zeros.
+            return Ok(Step::There(folio, Came::Before));
+        }
         if fill == Fill::ByCaller {
             return Ok(Step::There(folio, Came::Empty));
         }

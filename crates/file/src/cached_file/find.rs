@@ -138,6 +138,11 @@ impl<P: Platform> CachedFile<P> {
         })
     }
 
+    /// Whether nothing is kept of page `index`, in the cache or on a swap device, at a moment.
+    pub(crate) fn is_hole(&self, frames: &Frames<P>, index: PageIndex) -> bool {
+        self.with_store(frames, |store| store.get(index)).is_none_or(|stored| stored.entry.is_shadow())
+    }
+
     /// Whether no page of the range is cached, at a moment.
     fn has_no_folio(&self, frames: &Frames<P>, pages: IndexRange) -> bool {
         self.with_store(frames, |store| {

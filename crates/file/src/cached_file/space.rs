@@ -7,6 +7,7 @@
 use super::CachedFile;
 use crate::backing::FileError;
 use crate::index::IndexRange;
+use crate::shmem::ShmemPromise;
 use quire_arch::Platform;
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
@@ -42,6 +43,31 @@ impl<P: Platform> CachedFile<P> {
     pub(crate) fn is_prepared(&self, prepared: Prepared, folio: IndexRange) -> bool {
         // Acquire: pairs with the end of a cut.
         self.cuts.load(Ordering::Acquire) == prepared.cuts && prepared.pages.covers(folio)
+    }
+
+    /// Takes pages of shared memory that are about to exist: nothing, of another file.
+    ///
+    /// # Errors
+    ///
+    /// Its owner's.
+    pub(crate) fn take_pages(&self, pages: u64) -> Result<(), FileError> {
+        if let Some((owner, promise)) = self.shmem() {
+            owner.take_pages(pages)?;
+            if promise == ShmemPromise::Each {
+                self.memory().promised.fetch_add(pages, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back pages that were taken, and are gone or did not come.
+    pub(crate) fn give_back_pages(&self, pages: u64) {
+        if let Some((owner, promise)) = self.shmem() {
+            if promise == ShmemPromise::Each {
+                self.memory().promised.fetch_sub(pages, Ordering::Relaxed);
+            }
+            owner.give_back_pages(pages);
+        }
     }
 
     /// Begins a cut. The caller holds Invalidate exclusively until it has ended.

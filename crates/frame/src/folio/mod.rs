@@ -110,7 +110,7 @@ impl<'m> Folio<'m> {
     #[inline]
     pub fn is_in_file_cache(&self) -> bool {
         let word = self.frame.word();
-        word.kind() == Kind::File && word.flags().contains(FrameFlags::SHARED_BY_NAME)
+        word.kind().is_of_file() && word.flags().contains(FrameFlags::SHARED_BY_NAME)
     }
 
     /// Whether it may be pinned for device access: it has so many references that some are probably pins

@@ -218,7 +218,7 @@ impl Frame {
     /// As [`get`](Self::get) for a caller that holds none, if a program's memory is here.
     #[inline]
     pub(crate) fn try_get_mapped(&self, count: u32) -> bool {
-        let mapped = |word: FrameState| matches!(word.kind(), Kind::Anonymous | Kind::File);
+        let mapped = |word: FrameState| matches!(word.kind(), Kind::Anonymous | Kind::File | Kind::Shmem);
         self.update(|word| if mapped(word) { word.get(count).ok_or(()) } else { Err(()) }).is_ok()
     }
 

@@ -6,7 +6,7 @@ use crate::counters::MemcgCounters;
 use crate::id::MemcgId;
 use crate::stat::MemcgStat;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{FolioCounter, Frame, FrameChain, FreeError, Kind};
+use quire_frame::{FolioCounter, Frame, FrameChain, FreeError};
 
 /// In the descriptor of a folio beside its memcg: it is counted as a page of a file. Its kind does not say so
 /// any more when its last reference is gone.
@@ -81,7 +81,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// one that is of no file. Its kind does not say so any more when its last reference is gone.
     #[inline]
     fn is_counted(self, head: Pfn, order: Order) -> bool {
-        order > Order::ZERO && self.tree.frames().known(head).kind() != Kind::File
+        order > Order::ZERO && !self.tree.frames().known(head).kind().is_of_file()
     }
 
     #[inline]

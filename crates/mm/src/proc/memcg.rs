@@ -24,7 +24,7 @@ pub fn memcg_file<P: Platform>(
         let (mut anonymous, mut files) = (0, 0);
         memory.for_each_resident(|_, resident| {
             anonymous += resident.anonymous / PAGE_SIZE;
-            files += resident.file / PAGE_SIZE;
+            files += (resident.file + resident.shmem) / PAGE_SIZE;
         });
         (anonymous, files)
     };

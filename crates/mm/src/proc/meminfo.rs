@@ -20,7 +20,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     let (mut anonymous, mut mapped) = (0, 0);
     memory.for_each_resident(|_, resident| {
         anonymous += resident.anonymous / PAGE_SIZE;
-        mapped += resident.file / PAGE_SIZE;
+        mapped += (resident.file + resident.shmem) / PAGE_SIZE;
     });
     let files = memory.file_totals();
     let events = memory.parts().frames().events();
@@ -62,7 +62,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("Mapped:", mapped),
         ("Slab:", slab),
         ("SUnreclaim:", slab),
-        ("Committed_AS:", memory.parts().commit().promised()),
+        ("Committed_AS:", memory.parts().commit().promised() + files.promised),
         ("AnonHugePages:", pmd_mapped[0]),
         ("ShmemHugePages:", 0),
         ("ShmemPmdMapped:", 0),

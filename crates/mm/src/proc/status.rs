@@ -17,6 +17,7 @@ pub fn status(figures: &SpaceFigures, out: &mut impl Write) -> fmt::Result {
         ("VmRSS", figures.resident),
         ("RssAnon", figures.resident_anonymous),
         ("RssFile", figures.resident_file),
+        ("RssShmem", figures.resident_shmem),
         ("VmData", figures.data),
         ("VmStk", figures.stack),
         ("VmExe", figures.exec),

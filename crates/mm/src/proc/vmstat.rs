@@ -32,7 +32,7 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     let (mut anonymous, mut mapped) = (0, 0);
     memory.for_each_resident(|_, resident| {
         anonymous += resident.anonymous / PAGE_SIZE;
-        mapped += resident.file / PAGE_SIZE;
+        mapped += (resident.file + resident.shmem) / PAGE_SIZE;
     });
     let files = memory.file_totals();
     let swap_cached = memory.parts().swap().devices().cached_pages();

@@ -136,7 +136,8 @@ impl<P: Platform> HugeLeaves<'_, P> {
             }
         }
         self.count_whole_map(pin, leaf.pfn);
-        self.tables.space().residency.pages_mapped(Residency::of(Kind::File, u64::from(pages)));
+        let kind = self.tables.memory().frames().known(leaf.pfn).kind();
+        self.tables.space().residency.pages_mapped(Residency::of(kind, u64::from(pages)));
         self.deposit(slot, deposit);
         locked.install(slot.index, Entry::Leaf(leaf));
         self.tables.space().residency.table_made();

@@ -9,7 +9,7 @@ use crate::table::{Found, LockedTable, Tables};
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
-use quire_frame::{HeadGuard, Kind, MapsLeft, VmEvent};
+use quire_frame::{HeadGuard, MapsLeft, VmEvent};
 use quire_sync::atomic::raw::Ordering;
 
 impl<'w, P: Platform> HugeLeaves<'w, P> {
@@ -87,7 +87,8 @@ impl<'w, P: Platform> HugeLeaves<'w, P> {
         self.uncount_whole_map(pin, leaf.pfn);
         let pages = Tables::<P>::huge_pages();
         let left = memory.frames().folios().lock_head(leaf.pfn).remove_maps(pages);
-        self.tables.space().residency.pages_unmapped(Residency::of(Kind::File, u64::from(pages)));
+        let kind = memory.frames().known(leaf.pfn).kind();
+        self.tables.space().residency.pages_unmapped(Residency::of(kind, u64::from(pages)));
         self.tables.space().residency.table_gone();
         memory.frames().events().add(pin, VmEvent::ThpSplitPmd, 1);
         drop(locked);

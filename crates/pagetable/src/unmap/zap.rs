@@ -83,7 +83,8 @@ impl<P: Platform> Unmapper<'_, P> {
                 let pages = self.zap_cached(&locked.entries[index..end]);
                 if pages > 0 {
                     locked.count_taken(pages);
-                    gone.add(Kind::File, pages as u64);
+                    // A mapping is of one file.
+                    gone.add(self.kind_of(raw), pages as u64);
                     let (start, _) = stale.unwrap_or((index, index));
                     index += pages;
                     stale = Some((start, index));
@@ -151,6 +152,11 @@ impl<P: Platform> Unmapper<'_, P> {
         emptied.count()
     }
 
+    /// The kind of the single page that the entry `raw` mapped.
+    fn kind_of(&self, raw: u64) -> Kind {
+        self.gather.tables.memory().frames().known(P::Paging::frame_of(raw)).kind()
+    }
+
     /// Pages of a file's cache are unmapped that are not flushed: the cache keeps them until then.
     #[inline]
     pub(super) fn count_cached_gone(folio: &HeadGuard<'_, P>, pages: u32) {
@@ -205,7 +211,7 @@ impl<P: Platform> Unmapper<'_, P> {
         let pages = tables.run_length(locked.entries, (index, end), (raw, pfn), &folio);
         locked.clear(index, pages);
         if !what.is_plain() && self.zap_locked_or_cached(&folio, pages as u32, what) {
-            gone.add(Kind::File, pages as u64);
+            gone.add(folio.folio().kind(), pages as u64);
             return pages;
         }
         // What may be mapped by others until the flush is counted after it.

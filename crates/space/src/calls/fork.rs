@@ -43,8 +43,8 @@ fn copy_mappings<P: Platform>(
         // Pages of files that were never written to can be read again by the child, but guard pages must
         // be there. What is wiped on fork has no anon_vma there.
         let guarded = copy.flags & (VmFlags::MAYBE_GUARD | VmFlags::WIPEONFORK) == VmFlags::MAYBE_GUARD;
-        let is_shared_memory = copy.flags.contains(VmFlags::SHARED) && !copy.backing.is_opened();
-        if !is_shared_memory && !copy.anon.is_some() && !guarded {
+        let is_numbered = copy.flags.contains(VmFlags::SHARED) && !copy.backing.is_opened();
+        if !is_numbered && !copy.anon.is_some() && !guarded {
             continue;
         }
         writer.lock_range(vma.range());

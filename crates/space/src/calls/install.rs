@@ -2,9 +2,10 @@
 
 use crate::caller::Caller;
 use crate::error::Error;
+use crate::file::{File, backing_of};
 use crate::mapping::Mapping;
 use crate::mmap_writer::MmapWriter;
-use quire_arch::{PagingFormat, Platform};
+use quire_arch::{PAGE_SHIFT, PagingFormat, Platform};
 use quire_file::Opening;
 use quire_vma::{AnonVmaRef, Backing, VmFlags, Vma, VmaSnapshot};
 
@@ -25,15 +26,21 @@ pub(crate) fn install<P: Platform>(
     if mapping.page_offset.checked_add(range.pages()).is_none() {
         return Err(Error::OffsetOverflow);
     }
+    // Dropped when the mmap lock is released.
+    let shared;
     let mut section = MmapWriter::begin(caller.spaces, caller.core);
     if section.first_in(range).is_some() {
         return Err(Error::Occupied);
     }
     let backing = match (opened, mapping.file) {
-        (Some(opening), _) => Backing::opened(opening),
+        // SAFETY: the opening is one of a file of this machine.
+        (Some(opening), _) => unsafe { backing_of::<P>(opening) },
         (None, Some(id)) => Backing::file(id),
         (None, None) if mapping.flags.contains(VmFlags::SHARED) => {
-            Backing::shared_anonymous(caller.spaces.new_number())
+            let size = (mapping.page_offset + range.pages()) << PAGE_SHIFT;
+            let is_promised = !mapping.flags.contains(VmFlags::NORESERVE);
+            shared = File::create_unnamed(caller.spaces, size, is_promised)?;
+            shared.backing_of()
         }
         (None, None) => Backing::ANONYMOUS,
     };

@@ -6,6 +6,7 @@ use crate::calls::placement::place;
 use crate::calls::populate::populate;
 use crate::calls::unmap::unmap_range;
 use crate::error::Error;
+use crate::file::{File, backing_of};
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
@@ -59,11 +60,13 @@ fn map_once<P: Platform>(
     hint: VirtAddr,
     len: u64,
 ) -> Result<(VirtRange, VmFlags), Error> {
+    // Dropped when the mmap lock is released.
+    let mut shared = None;
     let mut section = caller.writer();
     check_map_count(&section)?;
     let addr = place(&section, request, hint, len)?;
     let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
-    Ok((range, map_request(&mut section, request, opened, range)?))
+    Ok((range, map_request(&mut section, request, (opened, &mut shared), range)?))
 }
 
 /// Refuses a new mapping where there are too many. Linux looks at that before it looks at the address.
@@ -72,11 +75,11 @@ pub(crate) fn check_map_count<P: Platform>(writer: &MmapWriter<'_, P>) -> Result
 }
 
 /// Maps `request` at `range`, which was chosen for it, and returns the flags of the VMA. `opened` is as for
-/// [`mmap`].
-pub(crate) fn map_request<P: Platform>(
-    writer: &mut MmapWriter<'_, P>,
+/// [`mmap`]; new shared memory goes to `shared`, to be dropped without the mmap lock.
+fn map_request<'s, P: Platform>(
+    writer: &mut MmapWriter<'s, P>,
     request: &MapRequest,
-    opened: Option<&Opening<Vma>>,
+    (opened, shared): (Option<&Opening<Vma>>, &mut Option<File<'s, P>>),
     range: VirtRange,
 ) -> Result<VmFlags, Error> {
     let mut flags = flags_for(writer, request);
@@ -116,17 +119,21 @@ pub(crate) fn map_request<P: Platform>(
     }
     let (backing, page_offset) = match &request.file {
         Some(file) if !file.vm_flags.contains(VmFlags::ZEROS) => {
-            (opened.map_or(Backing::file(file.id), Backing::opened), file.page_offset)
+            // SAFETY: the opening is one of a file of this machine.
+            let backing = opened.map(|opened| unsafe { backing_of::<P>(opened) });
+            (backing.unwrap_or(Backing::file(file.id)), file.page_offset)
         }
-        Some(file) if request.is_shared_zeros() => {
-            (Backing::shared_anonymous(writer.spaces.new_number()), file.page_offset)
+        Some(file) if !request.is_shared_zeros() => (Backing::zeros(file.id), file.page_offset),
+        None if !request.flags.contains(MapFlags::SHARED) && file.is_none() => {
+            (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT)
         }
-        Some(file) => (Backing::zeros(file.id), file.page_offset),
-        None if request.flags.contains(MapFlags::SHARED) || file.is_some() => {
-            let offset = file.map_or(0, |file| file.page_offset);
-            (Backing::shared_anonymous(writer.spaces.new_number()), offset)
+        _ => {
+            // Only programs that may overcommit do not have all of it promised.
+            let is_promised = request.huge_pages.is_none() && !flags.contains(VmFlags::NORESERVE);
+            let made = File::create_unnamed(writer.spaces, range.len(), is_promised);
+            let made = made.inspect_err(|_| writer.spaces.commit().release(charge))?;
+            (shared.insert(made).backing_of(), file.map_or(0, |file| file.page_offset))
         }
-        None => (Backing::ANONYMOUS, range.start().0 >> PAGE_SHIFT),
     };
     let proposal = Proposal { range, flags, page_offset, backing, anon: AnonVmaRef::NONE };
     let mut neighbours = writer.neighbours_for(&proposal);

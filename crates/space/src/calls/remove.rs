@@ -24,7 +24,7 @@ pub(crate) fn remove<P: Platform>(caller: Caller<'_, P>, range: VirtRange) -> Re
             check(&snapshot)?;
             // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
             let opening = unsafe { snapshot.backing.opening() };
-            // What other memory is shared has its pages in the tables only.
+            // A file that is only a number has its pages in the tables alone.
             let held = HeldOpening::new(caller.spaces, opening.ok_or(Error::NotSupported)?);
             let start = snapshot.page_offset_at(part.start()) << PAGE_SHIFT;
             (held, start..start.saturating_add(part.len()))

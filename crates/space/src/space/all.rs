@@ -23,6 +23,7 @@ pub fn for_each_resident<P: Platform>(spaces: &Spaces<P>, mut visit: impl FnMut(
         let resident = Resident {
             anonymous: figures.anonymous * PAGE_SIZE,
             file: figures.file * PAGE_SIZE,
+            shmem: figures.shmem * PAGE_SIZE,
             page_tables: figures.tables * PAGE_SIZE,
             mappings: core.vmas.len() as u64,
         };
@@ -35,8 +36,10 @@ pub fn for_each_resident<P: Platform>(spaces: &Spaces<P>, mut visit: impl FnMut(
 pub struct Resident {
     /// Private pages (`RssAnon`).
     pub anonymous: u64,
-    /// Pages of files and shared memory (`RssFile` and `RssShmem`).
+    /// Pages of files (`RssFile`).
     pub file: u64,
+    /// Pages of shared memory (`RssShmem`).
+    pub shmem: u64,
     /// Page tables below the roots (`VmPTE`).
     pub page_tables: u64,
     /// The number of its mappings.

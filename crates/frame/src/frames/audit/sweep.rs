@@ -64,6 +64,7 @@ fn check(pfn: Pfn, frame: &Frame, report: Report<'_>) {
         | Kind::Anonymous
         | Kind::ZeroPage
         | Kind::File
+        | Kind::Shmem
         | Kind::Swap
         | Kind::Memcg
         | Kind::Kernel => 0,

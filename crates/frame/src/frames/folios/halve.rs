@@ -1,7 +1,6 @@
 //! Making two folios of one in the cache of a file.
 
 use super::FrameFolios;
-use crate::kind::Kind;
 use crate::map::FrameFlags;
 use quire_arch::{Pfn, Platform};
 use quire_sync::atomic::Ordering;
@@ -20,7 +19,7 @@ impl<P: Platform> FrameFolios<'_, P> {
         let frame = self.frames.known(head);
         let order = frame.word().order();
         let Some(half) = order.smaller() else { return false };
-        let is_unmapped = frame.kind() == Kind::File && frame.as_folio().maps() == 0;
+        let is_unmapped = frame.kind().is_of_file() && frame.as_folio().maps() == 0;
         if !is_unmapped || !frame.freeze(refs, FrameFlags::empty()) {
             return false;
         }

@@ -118,7 +118,7 @@ impl<'f, P: Platform> FrameFolios<'f, P> {
     pub fn cached_page(self, pfn: Pfn) -> Option<HeadGuard<'f, P>> {
         let frame = self.frames.known(pfn);
         let word = frame.word();
-        let is_cached = word.kind() == Kind::File && word.flags().contains(FrameFlags::SHARED_BY_NAME);
+        let is_cached = word.kind().is_of_file() && word.flags().contains(FrameFlags::SHARED_BY_NAME);
         // SAFETY: it has one page, so there is no lock.
         (is_cached && word.order() == Order::ZERO)
             .then(|| unsafe { HeadGuard::new(Folio::new(pfn, Order::ZERO, frame)) })

@@ -17,6 +17,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         scene.files.borrow_mut().push(made?);
         Ok(())
     }),
+    Scenario::new("creating_shared_memory_fails_whole", empty, |scene| {
+        let made = scene.machine.memory().create_shmem((), 4 * PAGE).map_err(call_error)?;
+        scene.files.borrow_mut().push(made);
+        Ok(())
+    }),
     Scenario::new("opening_a_file_again_fails_whole", private, |scene| {
         let again = scene.files.borrow()[0].open().map_err(call_error)?;
         scene.files.borrow_mut().push(again);

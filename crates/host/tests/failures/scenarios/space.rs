@@ -15,6 +15,14 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         scene.space.install(&private(BASE + 32 * PAGE, 4))
     })
     .succeeded(|scene| assert_eq!(scene.read(BASE + 35 * PAGE), Ok(0))),
+    Scenario::new("installing_shared_memory_fails_whole", filled, |scene| {
+        let flags = VmFlags::from_protection(RW) | VmFlags::MAY_ACCESS | VmFlags::SHARED | VmFlags::MAYSHARE;
+        scene.space.install(&Mapping { flags, page_offset: 0, ..private(BASE + 32 * PAGE, 4) })
+    })
+    .succeeded(|scene| {
+        assert_eq!(scene.write(BASE + 35 * PAGE, 1), Ok(()));
+        assert_eq!(scene.space.figures().resident_shmem, PAGE);
+    }),
     // The old image goes only when the new one is whole, so a program whose `execve` fails runs on.
     Scenario::new("replacing_a_program_fails_whole", old_image, execute).succeeded(|scene| {
         let others = scene.others.borrow();

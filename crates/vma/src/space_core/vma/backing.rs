@@ -7,8 +7,8 @@ use quire_file::Opening;
 
 /// What a mapping maps.
 ///
-/// A word with a tag in its low two bits. A file that is open is the address of its [`Opening`]: equal words
-/// are the same opening.
+/// A word with a tag in its low two bits. A file that is open is the address of its [`Opening`], and so is
+/// shared memory: equal words are the same opening.
 ///
 /// A VMA in a tree is a holder of the opening that it names. A value that outlives the holder that it was
 /// read from can only be compared.
@@ -23,7 +23,7 @@ impl Backing {
     const OPENED: usize = 0b00;
     const ZEROS: usize = 0b01;
     const FILE: usize = 0b10;
-    const SHARED_ANONYMOUS: usize = 0b11;
+    const SHMEM: usize = 0b11;
     const TAG_BITS: u32 = 2;
     /// The largest number of a file.
     const MOST: u64 = (1 << 62) - 2;
@@ -41,6 +41,12 @@ impl Backing {
         Self(ptr::from_ref(opening).cast_mut())
     }
 
+    /// The open file `opening`, which is shared memory.
+    #[inline]
+    pub fn shmem(opening: &Opening<Vma>) -> Self {
+        Self(ptr::from_ref(opening).cast_mut().map_addr(|addr| addr | Self::SHMEM))
+    }
+
     /// A file that is only a number: the embedder's number `id`, up to 2^62 - 2. Its pages are zeros.
     #[inline]
     pub const fn file(id: u64) -> Self {
@@ -52,12 +58,6 @@ impl Backing {
     #[inline]
     pub const fn zeros(id: u64) -> Self {
         Self::tagged(if id > Self::MOST { Self::MOST } else { id } + 1, Self::ZEROS)
-    }
-
-    /// Memory without a file that is shared with children, number `id`.
-    #[inline]
-    pub const fn shared_anonymous(id: u64) -> Self {
-        Self::tagged(id, Self::SHARED_ANONYMOUS)
     }
 
     #[inline]
@@ -75,13 +75,19 @@ impl Backing {
         self.tag() == Self::ZEROS
     }
 
-    /// Whether it is an open file.
+    /// Whether it is an open file, or shared memory.
     #[inline]
     pub fn is_opened(self) -> bool {
+        matches!(self.tag(), Self::OPENED | Self::SHMEM)
+    }
+
+    /// Whether it is an open file whose pages are written back when they are dirty.
+    #[inline]
+    pub fn is_written_back(self) -> bool {
         self.tag() == Self::OPENED
     }
 
-    /// The open file, if it is one.
+    /// The open file, if it is one, or shared memory.
     ///
     /// # Safety
     ///
@@ -89,8 +95,9 @@ impl Backing {
     /// from, held by one of its locks, or the caller itself.
     #[inline]
     pub unsafe fn opening<'a>(self) -> Option<&'a Opening<Vma>> {
-        // SAFETY: the word is a pointer from `opened`, and the opening is live (the caller's promise).
-        self.is_opened().then(|| unsafe { &*self.0 })
+        let place = self.0.map_addr(|addr| addr & !Self::TAG);
+        // SAFETY: it is a pointer from `opened` or `shmem`, and the opening is live (the caller's promise).
+        self.is_opened().then(|| unsafe { &*place })
     }
 
     /// The embedder's number for the file, if it is a file with a number.
@@ -127,7 +134,7 @@ impl fmt::Debug for Backing {
         match self.tag() {
             Self::OPENED => f.debug_tuple("Opened").field(&self.0).finish(),
             Self::FILE => f.debug_tuple("File").field(&self.number()).finish(),
-            Self::SHARED_ANONYMOUS => f.debug_tuple("SharedAnonymous").field(&self.number()).finish(),
+            Self::SHMEM => f.debug_tuple("Shmem").field(&self.0).finish(),
             _ => match self.file_id() {
                 Some(id) => f.debug_tuple("Zeros").field(&id).finish(),
                 None => f.write_str("Anonymous"),
@@ -148,22 +155,24 @@ mod tests {
         // SAFETY: the mappings outlive the opening.
         let opening = unsafe { Opening::new(NonNull::from(&mappings)) };
         for id in [0, 1, 7, Backing::MOST] {
-            let [file, zeros, shared] =
-                [Backing::file(id), Backing::zeros(id), Backing::shared_anonymous(id)];
-            assert_eq!([file, zeros, shared].map(Backing::file_id), [Some(id), Some(id), None]);
-            assert_eq!([file, zeros, shared].map(Backing::is_anonymous), [false, true, false]);
-            assert_eq!([file, zeros, shared].map(Backing::is_file), [true, true, false]);
-            for other in [file, zeros, shared] {
+            let [file, zeros] = [Backing::file(id), Backing::zeros(id)];
+            assert_eq!([file, zeros].map(Backing::file_id), [Some(id), Some(id)]);
+            assert_eq!([file, zeros].map(Backing::is_anonymous), [false, true]);
+            assert_eq!([file, zeros].map(Backing::is_file), [true, true]);
+            for other in [file, zeros] {
                 // SAFETY: it is none.
                 assert!(!other.is_opened() && unsafe { other.opening() }.is_none());
             }
-            assert!(file != zeros && zeros != shared && shared != file && zeros != Backing::ANONYMOUS);
+            assert!(file != zeros && zeros != Backing::ANONYMOUS);
         }
         assert!(Backing::ANONYMOUS.is_anonymous() && !Backing::ANONYMOUS.is_file());
-        let opened = Backing::opened(&opening);
-        assert!(opened.is_opened() && opened.is_file() && !opened.is_anonymous());
-        assert_eq!(opened.file_id(), None);
-        // SAFETY: it lives until the end.
-        assert!(unsafe { opened.opening() }.is_some_and(|found| ptr::eq(found, &raw const opening)));
+        let (opened, shmem) = (Backing::opened(&opening), Backing::shmem(&opening));
+        for one in [opened, shmem] {
+            assert!(one.is_opened() && one.is_file() && !one.is_anonymous());
+            assert_eq!(one.file_id(), None);
+            // SAFETY: it lives until the end.
+            assert!(unsafe { one.opening() }.is_some_and(|found| ptr::eq(found, &raw const opening)));
+        }
+        assert!(opened.is_written_back() && !shmem.is_written_back() && opened != shmem);
     }
 }

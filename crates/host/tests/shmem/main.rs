@@ -1,0 +1,9 @@
+//! Shared memory: mapped, resized, read and written, swapped.
+
+#![cfg(not(any(loom, shuttle)))]
+#![allow(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod mapped;

@@ -1,0 +1,176 @@
+//! Shared memory in mappings.
+
+use crate::common::*;
+use quire_mm::file::{FileError, PageError, ShmemOwner};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const SHARED: MapFlags = MapFlags::SHARED;
+const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd);
+const BUS: AccessError<FaultError> = AccessError::Fault(FaultError::Bus);
+
+/// Maps `pages` pages of new shared memory.
+fn shared(space: &HostSpace<'_>, pages: u64) -> VirtAddr {
+    space.mmap(&MapRequest { flags: SHARED, ..MapRequest::anonymous(pages * PAGE, RW) }).unwrap()
+}
+
+fn resident(space: &HostSpace<'_>) -> [u64; 3] {
+    let figures = space.figures();
+    [figures.resident_anonymous, figures.resident_file, figures.resident_shmem].map(|bytes| bytes / PAGE)
+}
+
+fn in_memory(space: &HostSpace<'_>, area: VirtAddr, pages: u64) -> Vec<bool> {
+    let mut found = Vec::new();
+    space.mincore(area, pages * PAGE, |is| found.push(is)).unwrap();
+    found
+}
+
+#[test]
+fn a_child_shares_all_pages_those_that_come_later_too() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = shared(&space, 8);
+    write(&cpu, &space, area, 1);
+    let child = space.fork().unwrap();
+    write(&cpu, &child, page(area, 1), 2);
+    write(&cpu, &space, page(area, 2), 3);
+    write(&cpu, &child, area, 4);
+    for one in [&space, &child] {
+        assert_eq!((0..4).map(|at| read(&cpu, one, page(area, at))).collect::<Vec<_>>(), [4, 2, 3, 0]);
+    }
+    let totals = machine.memory().file_totals();
+    assert_eq!((totals.shmem, totals.cached, totals.dirty), (4, 4, 0), "a hole that is read has a page");
+    assert_eq!(resident(&space), [0, 0, 4]);
+    space.munmap(area, 8 * PAGE).unwrap();
+    assert_eq!(machine.memory().file_totals().shmem, 4, "the child has them");
+    drop(child);
+    assert_eq!(machine.memory().file_totals().shmem, 0);
+}
+
+#[test]
+fn a_page_that_was_read_is_written_without_another_fault() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = shared(&space, 4);
+    assert_eq!(read(&cpu, &space, area), 0);
+    let faults = count(&machine, VmEvent::Pgfault);
+    write(&cpu, &space, area, 1);
+    assert_eq!(count(&machine, VmEvent::Pgfault), faults);
+    assert_eq!(count(&machine, VmEvent::Pgmajfault), 0);
+}
+
+#[test]
+fn advice_to_drop_pages_keeps_the_data_and_a_hole_does_not() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = shared(&space, 4);
+    fill(&cpu, &space, area, 0..4, 10);
+    space.madvise(area, 4 * PAGE, Advice::DontNeed).unwrap();
+    assert_eq!(resident(&space), [0, 0, 0]);
+    assert_eq!(in_memory(&space, area, 4), [true; 4]);
+    let kept: Vec<_> = (0..4).map(|at| read(&cpu, &space, page(area, at))).collect();
+    assert!(kept.iter().all(|word| *word != 0), "{kept:?}");
+    space.madvise(page(area, 1), 2 * PAGE, Advice::Remove).unwrap();
+    assert_eq!(in_memory(&space, area, 4), [true, false, false, true]);
+    let left: Vec<_> = (0..4).map(|at| read(&cpu, &space, page(area, at))).collect();
+    assert_eq!(left, [kept[0], 0, 0, kept[3]]);
+    assert_eq!(space.madvise(area, PAGE, Advice::Free), Err(Error::WrongMapping));
+}
+
+#[test]
+fn mremap_doubles_shared_memory_and_ends_in_a_bus_error_past_its_size() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = shared(&space, 4);
+    write(&cpu, &space, page(area, 3), 7);
+    let alias = space.mremap(area, 0, 4 * PAGE, RemapFlags::MAYMOVE, None).unwrap();
+    write(&cpu, &space, alias, 5);
+    assert_eq!((read(&cpu, &space, area), read(&cpu, &space, page(alias, 3))), (5, 7));
+    let grown = space.mremap(area, 4 * PAGE, 6 * PAGE, RemapFlags::MAYMOVE, None).unwrap();
+    assert_eq!(read(&cpu, &space, page(grown, 3)), 7);
+    for at in 4..6 {
+        assert_eq!(cpu.program(&space).read_u64(page(grown, at)), Err(PAST_END));
+        assert_eq!(cpu.program(&space).write_u64(page(grown, at), 1), Err(PAST_END));
+    }
+    space.munmap(alias, 4 * PAGE).unwrap();
+    assert_eq!(read(&cpu, &space, grown), 5);
+}
+
+#[test]
+fn all_of_it_is_promised_from_the_start_and_of_a_memfd_what_exists() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let promised = || machine.memory().file_totals().promised;
+    let area = shared(&space, 8);
+    assert_eq!(promised(), 8);
+    space.munmap(area, 4 * PAGE).unwrap();
+    assert_eq!(promised(), 8, "it is there as long as a part of it is mapped");
+    space.munmap(page(area, 4), 4 * PAGE).unwrap();
+    assert_eq!(promised(), 0);
+    let request = MapRequest::anonymous(8 * PAGE, RW);
+    let area = space.mmap(&MapRequest { flags: SHARED | MapFlags::NORESERVE, ..request }).unwrap();
+    assert_eq!(promised(), 0);
+    write(&cpu, &space, area, 1);
+    assert_eq!(promised(), 1);
+    let file = machine.memory().create_shmem((), 3 * PAGE).unwrap();
+    write_file(&file, PAGE, &[1; 8]);
+    assert_eq!(promised(), 2);
+    file.set_size(PAGE).unwrap();
+    assert_eq!(promised(), 1);
+}
+
+#[test]
+fn a_private_mapping_of_shared_memory_has_copies() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = machine.memory().create_shmem((), 4 * PAGE).unwrap();
+    write_file(&file, 2 * PAGE, &7_u64.to_le_bytes());
+    let (ours, theirs) = (file_request(0, 4, RW, SHARED), file_request(0, 4, RW, MapFlags::empty()));
+    let (ours, theirs) = (space.mmap_file(&ours, &file).unwrap(), space.mmap_file(&theirs, &file).unwrap());
+    assert_eq!(read(&cpu, &space, page(theirs, 2)), 7);
+    write(&cpu, &space, page(theirs, 2), 8);
+    write(&cpu, &space, page(theirs, 3), 9);
+    write(&cpu, &space, page(ours, 1), 6);
+    assert_eq!((0..4).map(|at| read(&cpu, &space, page(ours, at))).collect::<Vec<_>>(), [0, 6, 7, 0]);
+    assert_eq!((0..4).map(|at| read(&cpu, &space, page(theirs, at))).collect::<Vec<_>>(), [0, 6, 8, 9]);
+    file.set_size(2 * PAGE).unwrap();
+    assert_eq!(cpu.program(&space).read_u64(page(theirs, 2)), Err(PAST_END));
+    assert_eq!(cpu.program(&space).read_u64(page(ours, 2)), Err(PAST_END));
+    file.set_size(4 * PAGE).unwrap();
+    assert_eq!(read(&cpu, &space, page(theirs, 2)), 0);
+}
+
+/// An owner with room for so many pages.
+struct Limited(Arc<AtomicU64>);
+
+impl ShmemOwner for Limited {
+    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
+        let take = |left: u64| left.checked_sub(pages);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).map_or(Err(FileError::NoSpace), |_| Ok(()))
+    }
+
+    fn give_back_pages(&self, pages: u64) {
+        self.0.fetch_add(pages, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn an_owner_without_room_refuses_pages_and_gets_them_back() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let left = Arc::new(AtomicU64::new(2));
+    let file = machine.memory().create_shmem(Limited(left.clone()), 4 * PAGE).unwrap();
+    let area = space.mmap_file(&file_request(0, 4, RW, SHARED), &file).unwrap();
+    write(&cpu, &space, area, 1);
+    write(&cpu, &space, page(area, 2), 3);
+    assert_eq!(cpu.program(&space).write_u64(page(area, 1), 2), Err(BUS));
+    let transfer = file.write(3 * PAGE, &mut Buffer::new(&mut [1; 8]));
+    assert_eq!(transfer.stopped, Some(PageError::File(FileError::NoSpace)));
+    file.punch(0..PAGE, |_| Ok(())).unwrap();
+    assert_eq!(left.load(Ordering::Relaxed), 1);
+    write(&cpu, &space, page(area, 1), 2);
+    assert_eq!(read_file(&file, 0, 4 * PAGE as usize)[PAGE as usize], 2);
+    drop(file);
+    space.munmap(area, 4 * PAGE).unwrap();
+    assert_eq!(left.load(Ordering::Relaxed), 2);
+}
