@@ -3,6 +3,7 @@
 use core::cell::Cell;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
+use quire_file::{CachedFile, Mapping, PageCache, SwappedPage};
 use quire_frame::{FolioGuard, FrameFlags};
 use quire_pagetable::MemoryCore;
 use quire_swap::{SlotId, Swap};
@@ -78,6 +79,19 @@ impl<P: Platform> SwappedIn<'_, P> {
     /// Its first frame.
     pub fn head(&self) -> Pfn {
         self.head
+    }
+
+    /// Puts a page of shared memory back into the cache of its file, in the place of its slot. Returns whether
+    /// the file had that still.
+    pub fn give_to<V: Mapping>(
+        self,
+        cache: PageCache<'_, P, V>,
+        file: &CachedFile<P>,
+        page: SwappedPage,
+    ) -> bool {
+        // No large folio: the slots of shared memory are asked for one by one.
+        let is_it = self.order == Order::ZERO && self.page_of(page.slot) == Some(0);
+        is_it && cache.adopt(file, page, self.head, || self.names_gone(page.slot, 1))
     }
 
     fn is_being_written(&self) -> bool {

@@ -8,6 +8,7 @@ use crate::store::{StoreViolation, Tag};
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Pfn, Platform};
 use quire_frame::{FrameFlags, Frames};
+use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
 /// What is wrong with the cache of a file.
@@ -58,6 +59,16 @@ pub enum FileViolation {
         file: u64,
         /// The page.
         page: u64,
+    },
+    /// More or fewer pages are counted as swapped out than the store of a file says.
+    #[error("file {file} counts {counted} pages that are swapped out, and has {found}")]
+    Swapped {
+        /// The file's number.
+        file: u64,
+        /// How many are counted.
+        counted: u64,
+        /// How many there are.
+        found: u64,
     },
     /// PagesOf are other pages than there are: of a file, or of all.
     #[error("{of}: {counted:?} pages are counted as cached, dirty, being written; there are {found:?}")]
@@ -133,10 +144,23 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
         });
     }
 
+    /// Calls `visit` with each slot that a file of shared memory names, once.
+    pub fn for_each_slot(&self, mut visit: impl FnMut(SlotId)) {
+        self.files.for_each(self.frames, |file| {
+            file.with_store(self.frames, |store| {
+                store.audit(&mut |_| {}, &mut |stored, _| {
+                    if let Some(first) = stored.entry.swap_slot() {
+                        (0..stored.order.pages()).for_each(|nth| visit(first.plus(nth)));
+                    }
+                });
+            });
+        });
+    }
+
     /// The pages that a file has: cached, dirty, being written.
     fn validate_file(&self, file: &CachedFile<P>, report: &mut dyn FnMut(FileViolation)) -> [u64; 3] {
         let (number, size) = (file.number(), file.size.load(Ordering::Relaxed));
-        let mut found = [0; 3];
+        let (mut found, mut swapped) = ([0; 3], 0);
         let (mut stores, mut entries) = (None, None);
         file.with_store(self.frames, |store| {
             store.audit(
@@ -144,7 +168,10 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
                     stores.get_or_insert(violation);
                 },
                 &mut |stored, tags| {
-                    let Entry::Folio(head) = stored.entry else { return };
+                    let Entry::Folio(head) = stored.entry else {
+                        swapped += if stored.entry.is_shadow() { 0 } else { stored.order.pages() };
+                        return;
+                    };
                     let has = |tag: Tag| tags[tag as usize];
                     for (sum, counts) in found.iter_mut().zip([true, has(Tag::Dirty), has(Tag::Writeback)]) {
                         *sum += if counts { stored.order.pages() } else { 0 };
@@ -163,7 +190,11 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
             .map(|violation| FileViolation::Store { file: number, violation })
             .into_iter()
             .for_each(&mut *report);
-        entries.into_iter().for_each(report);
+        entries.into_iter().for_each(&mut *report);
+        let counted = file.swapped.load(Ordering::Relaxed);
+        if counted != swapped {
+            report(FileViolation::Swapped { file: number, counted, found: swapped });
+        }
         found
     }
 

@@ -37,6 +37,8 @@ pub struct FileFigures {
     pub dirty: u64,
     /// Of these, pages that are being written back.
     pub writeback: u64,
+    /// Pages of shared memory that are on swap devices.
+    pub swapped: u64,
     /// Requests to write that failed.
     pub failed_writes: u64,
 }
@@ -63,6 +65,7 @@ pub struct CachedFile<P: Platform> {
     /// Change under the store's lock.
     dirty: AtomicU64,
     writeback: AtomicU64,
+    pub(crate) swapped: AtomicU64,
     pub(crate) failed_writes: AtomicU64,
     pub(crate) errors: ErrorSequence,
     pub(crate) requests: Requests,
@@ -112,6 +115,7 @@ impl<P: Platform> CachedFile<P> {
             size: AtomicU64::new(size),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
+            swapped: AtomicU64::new(0),
             failed_writes: AtomicU64::new(0),
             errors: ErrorSequence::default(),
             requests: Requests::default(),
@@ -183,6 +187,7 @@ impl<P: Platform> CachedFile<P> {
             cached: store.figures().cached_pages,
             dirty: self.dirty.load(Ordering::Relaxed),
             writeback: self.writeback.load(Ordering::Relaxed),
+            swapped: self.swapped.load(Ordering::Relaxed),
             failed_writes: self.failed_writes.load(Ordering::Relaxed),
         })
     }

@@ -2,6 +2,7 @@
 
 use crate::index::{IndexRange, PageIndex};
 use quire_arch::{Order, Pfn};
+use quire_swap::SlotId;
 
 /// What a shadow or a swap slot says, in [`BITS`](Self::BITS) bits. The store does not look at it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -13,6 +14,9 @@ impl Payload {
     pub const BITS: u32 = 58;
     /// The largest payload.
     pub const MAX: Self = Self((1 << Self::BITS) - 1);
+
+    /// Of a slot: what was there could not be read from a device that was removed, and is lost.
+    pub(crate) const LOST: Self = Self::MAX;
 
     /// `value`, or `None` if it has more bits.
     #[inline]
@@ -64,6 +68,14 @@ impl Entry {
             Self::Shadow(_) => return true,
         };
         first <= Payload::MAX.0 - (pages - 1)
+    }
+
+    /// The first of the slots on a swap device that it names, if it names some.
+    pub(crate) const fn swap_slot(self) -> Option<SlotId> {
+        match self {
+            Self::Slot(payload) if payload.0 != Payload::LOST.0 => Some(SlotId::from_raw(payload.0)),
+            _ => None,
+        }
     }
 
     /// Whether it is a shadow.

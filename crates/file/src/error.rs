@@ -1,8 +1,10 @@
 //! Why a page or bytes of a file cannot be had.
 
 use crate::backing::FileError;
+use crate::index::PageIndex;
 use quire_frame::AllocError;
 use quire_memcg::OverLimit;
+use quire_swap::SlotId;
 
 /// Why a page of a file cannot be had, or bytes of it not be read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -22,6 +24,10 @@ pub enum PageError {
     /// The program's memory cannot be accessed (`EFAULT`).
     #[error("the program's memory cannot be accessed")]
     BadAddress,
+    /// The page of shared memory is on a swap device. Below the memory calls only: they swap it in, and try
+    /// again.
+    #[error("the page is on a swap device")]
+    Swapped(SwappedPage),
     /// There is no memory: the caller reclaims some, and tries again.
     #[error("no memory for a page of a file: {0}")]
     NoMemory(#[from] AllocError),
@@ -35,6 +41,15 @@ impl PageError {
     pub const fn is_shortage(&self) -> bool {
         matches!(self, Self::NoMemory(_) | Self::OverLimit(_))
     }
+}
+
+/// A page of shared memory that is on a swap device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SwappedPage {
+    /// Which page of the file.
+    pub index: PageIndex,
+    /// Where it is.
+    pub slot: SlotId,
 }
 
 /// Folios of the range are still cached: they are dirty, being written, mapped or held.

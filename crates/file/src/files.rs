@@ -286,6 +286,32 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         list.files -= 1;
     }
 
+    /// The first file on the list, or behind `after`, which the caller holds, that has pages on swap devices.
+    /// It has one opening more: the caller's.
+    pub(crate) fn hold_swapped(
+        &self,
+        frames: &Frames<P>,
+        after: Option<NonNull<FileCore<P, V>>>,
+    ) -> Option<NonNull<FileCore<P, V>>> {
+        let _pin = frames.platform().pin();
+        let list = self.state().list.lock();
+        // SAFETY: files live while they are on the list, which is locked; and one that is held is on it.
+        let next = |core: NonNull<FileCore<P, V>>| unsafe { (*core.as_ref().neighbours.get()).next };
+        let mut at = after.map_or(list.first, next);
+        while let Some(core) = at {
+            // SAFETY: as above.
+            let file = unsafe { core.as_ref() };
+            let one_more = |openings: usize| (openings > 0).then_some(openings + 1);
+            // Relaxed: the list's lock orders it before the end of the file.
+            let hold = || file.openings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+            if file.swapped.load(Ordering::Relaxed) > 0 && hold().is_ok() {
+                return Some(core);
+            }
+            at = next(core);
+        }
+        None
+    }
+
     /// Calls `visit` with every file, under the lock of the list.
     pub fn for_each(&self, frames: &Frames<P>, mut visit: impl FnMut(&FileCore<P, V>)) {
         let _pin = frames.platform().pin();

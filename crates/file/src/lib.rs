@@ -68,10 +68,10 @@ mod word;
 
 pub use audit::{FileAudit, FileViolation, PagesOf};
 pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
-pub use cache::{FileHandle, PageCache, PagedIn, Transfer, Wait};
+pub use cache::{FileHandle, HeldFile, PageCache, PagedIn, Transfer, Wait};
 pub use cached_file::{CachedFile, FileFigures, Lookup, MAX_FILE_BYTES};
 pub use entry::{Entry, Payload, Stored};
-pub use error::{Busy, PageError};
+pub use error::{Busy, PageError, SwappedPage};
 pub use file_core::{FileCore, Mapping};
 pub use file_memory::FileTotals;
 pub use files::Files;

@@ -80,6 +80,12 @@ impl Kind {
         matches!(self, Self::File | Self::Shmem)
     }
 
+    /// Whether its pages are paged out to a swap device: private and shared memory.
+    #[inline]
+    pub const fn is_swap_backed(self) -> bool {
+        matches!(self, Self::Anonymous | Self::Shmem)
+    }
+
     /// Whether a user of frames may set the kind.
     #[inline]
     pub(crate) const fn is_for_users(self) -> bool {

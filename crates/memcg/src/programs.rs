@@ -9,7 +9,7 @@ use crate::membership::Membership;
 use crate::stat::MemcgStat;
 use crate::tree::MemcgTree;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{FolioCounter, Kind};
+use quire_frame::FolioCounter;
 
 quire_arch::part_of! {
     /// The memcgs of programs.
@@ -42,7 +42,7 @@ impl<P: Platform> MemcgPrograms<'_, P> {
             let frame = self.tree.frames().known(head);
             match frame.kind() {
                 // The program may have gone to the root just now.
-                Kind::File if !memcg.is_root() => {
+                kind if kind.is_of_file() && !memcg.is_root() => {
                     MemcgFolios::new(self.tree).own_file_page(pin, frame, memcg);
                 }
                 _ => frame.as_folio().set_memcg(memcg.get()),

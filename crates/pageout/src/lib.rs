@@ -27,5 +27,5 @@ pub use file_users::FileMappers;
 pub use madvise::{Ageing, Cold, LazyFree};
 pub use mlock::set_mlocked;
 pub use referenced::{LockFound, Referenced, referenced};
-pub use unmap::{Unmapped, unmap_to_discard, unmap_to_swap};
+pub use unmap::{Unmapped, unmap_cached, unmap_to_discard, unmap_to_swap};
 pub use unmap_batch::UnmapBatch;

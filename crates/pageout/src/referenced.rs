@@ -29,27 +29,25 @@ pub enum LockFound {
 }
 
 /// Checks all mappings of the folio at `head` for references, and clears their accessed bits. `None` if they
-/// cannot be checked now. The caller has a reference.
+/// cannot be checked now. The caller has a reference; of shared memory it has the folio lock.
 pub fn referenced<P: Platform>(rmap: Rmap<'_, P>, head: Pfn) -> Option<Referenced> {
     let mut found = Referenced::default();
     let order = rmap.memory().frames().folio(head).order();
-    let walked = rmap.try_hold(head, |mappings| {
-        mappings.walk(|mapped| {
-            let Mapped { tables, vma, range, .. } = *mapped;
-            // An mlocked mapping may now lie where another one was before its pages were moved away.
-            if vma.is_locked() {
-                let pages = Walker::new(&tables).count_mapped(range, (head, order), order.pages());
-                if pages == order.pages() {
-                    found.lock = LockFound::Whole;
-                    return ControlFlow::Break(());
-                }
-                if pages > 0 {
-                    found.lock = LockFound::Part;
-                }
+    let walked = rmap.try_walk_locked(head, |mapped| {
+        let Mapped { tables, vma, range, .. } = *mapped;
+        // An mlocked mapping may now lie where another one was before its pages were moved away.
+        if vma.is_locked() {
+            let pages = Walker::new(&tables).count_mapped(range, (head, order), order.pages());
+            if pages == order.pages() {
+                found.lock = LockFound::Whole;
+                return ControlFlow::Break(());
             }
-            found.mappings += u32::from(test_and_clear_accessed(&tables, range, (head, order)));
-            ControlFlow::Continue(())
-        })
+            if pages > 0 {
+                found.lock = LockFound::Part;
+            }
+        }
+        found.mappings += u32::from(test_and_clear_accessed(&tables, range, (head, order)));
+        ControlFlow::Continue(())
     });
     walked.map(|_| found)
 }

@@ -65,6 +65,12 @@ pub fn unmap_to_discard<P: Platform>(batch: &mut UnmapBatch<'_, P>, head: Pfn) -
     unmap_folio(batch, head, PteReplacement::Nothing)
 }
 
+/// Unmaps the folio at `head` of shared memory, which stays in the cache of its file. Otherwise as
+/// [`unmap_to_swap`].
+pub fn unmap_cached<P: Platform>(batch: &mut UnmapBatch<'_, P>, head: Pfn) -> Unmapped {
+    unmap_folio(batch, head, PteReplacement::Cached)
+}
+
 /// Unmaps the folio at `head`, with `replacement` in place of its pages. The caller has the folio lock and a
 /// reference, and flushes `batch` before it releases the lock. With [`Nothing`](PteReplacement::Nothing) a
 /// page that was written to stays.
@@ -78,15 +84,16 @@ fn unmap_folio<P: Platform>(
     let frame = frames.known(head);
     let order = frames.folio(head).order();
     let job = Job { head, order, replacement, in_part: Cell::new(false) };
-    let walked = rmap.try_hold(head, |mappings| {
-        mappings.walk(|mapped| Unmap { mapped, job: &job, batch: &mut *batch }.unmap_mapping(mapped.range))
+    let walked = rmap.try_walk_locked(head, |mapped| {
+        Unmap { mapped, job: &job, batch: &mut *batch }.unmap_mapping(mapped.range)
     });
     let unmapped = match walked {
         Some(ControlFlow::Break(why)) => why,
         _ if frame.as_folio().maps() == 0 => Unmapped::All,
         _ => Unmapped::Busy,
     };
-    if unmapped != Unmapped::All && job.in_part.get() {
+    let is_private = !frame.kind().is_of_file();
+    if unmapped != Unmapped::All && is_private && job.in_part.get() {
         // Its swap entries may be given up, and the rest stay mapped.
         rmap.memory().memcgs().splits().stays_mapped_in_part(head);
     }
@@ -292,7 +299,7 @@ impl<'a, P: Platform> Unmap<'a, '_, P> {
         }
         // Before the count falls: a thread that finds the table empty finds that a flush is missing.
         self.batch.add_stale(self.mapped.space, run.range, self.job.replacement);
-        if self.job.replacement == PteReplacement::Nothing {
+        if self.job.replacement.is_none() {
             locked.count_taken(run.pages);
         } else {
             tables.space().residency.swapped_out(u64::from(pages));
@@ -334,7 +341,7 @@ impl<'a, P: Platform> Unmap<'a, '_, P> {
                     bits |= entry.swap(P::Paging::encode(named, Level::PTE), Ordering::AcqRel);
                 }
             }
-            PteReplacement::Nothing => {
+            PteReplacement::Nothing | PteReplacement::Cached => {
                 for entry in slots {
                     bits |= entry.swap(0, Ordering::AcqRel);
                 }

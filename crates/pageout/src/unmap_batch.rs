@@ -16,8 +16,17 @@ const SPACES: usize = 8;
 pub(crate) enum PteReplacement {
     /// A swap entry; the slot of the folio's first page.
     Swap(SlotId),
-    /// Nothing.
+    /// Nothing: the page is lost.
     Nothing,
+    /// Nothing: the cache of its file has the page.
+    Cached,
+}
+
+impl PteReplacement {
+    /// Whether entries are left none.
+    pub(crate) fn is_none(self) -> bool {
+        !matches!(self, Self::Swap(_))
+    }
 }
 
 /// Spaces from which folios were unmapped, with TLB flushes pending.
@@ -78,7 +87,7 @@ impl<'s, P: Platform> UnmapBatch<'s, P> {
                 self.stale.len() - 1
             }
         };
-        if replacement == PteReplacement::Nothing && !self.stale[at].discarded {
+        if replacement.is_none() && !self.stale[at].discarded {
             self.stale[at].discarded = true;
             pageouts.begin_discard();
         }

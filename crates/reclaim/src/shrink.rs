@@ -10,7 +10,9 @@ use quire_frame::{
     FolioCounter, FolioGuard, Frame, FrameChain, FrameFlags, FrameState, HeldParts, Kind, VmEvent,
 };
 use quire_memcg::{LruList, MemcgId, MemcgStat};
-use quire_pageout::{LockFound, UnmapBatch, Unmapped, referenced, unmap_to_discard, unmap_to_swap};
+use quire_pageout::{
+    LockFound, UnmapBatch, Unmapped, referenced, unmap_cached, unmap_to_discard, unmap_to_swap,
+};
 use quire_space::Spaces;
 use quire_swap::{IoState, NoSlots, Shadow};
 
@@ -147,8 +149,10 @@ fn unmap<'s, P: Platform>(
 ) -> Result<Ready<'s, P>, Refusal> {
     let frame = spaces.frames().known(head);
     let guard = lock_at_rest(spaces, head, (pressure, may_wait))?;
-    if frame.kind() != Kind::Anonymous {
-        return Err(Fate::Keep.into());
+    match frame.kind() {
+        Kind::Anonymous => {}
+        Kind::Shmem => return unmap_shmem(spaces, Ready { head, guard }, (pressure, may_wait), batch),
+        _ => return Err(Fate::Keep.into()),
     }
     if pressure != Pressure::Madvise
         && is_partly_mapped(frame.word().flags())
@@ -194,6 +198,46 @@ fn unmap<'s, P: Platform>(
     // again.
     batch.flush();
     drop(guard);
+    leave_if_unnamed(spaces, head);
+    Err(fate.into())
+}
+
+/// The first half for a folio of shared memory. It is in the swap cache and in that of its file together
+/// until the second half.
+// As for `write_and_free_all`.
+#[inline(never)]
+fn unmap_shmem<'s, P: Platform>(
+    spaces: &'s Spaces<P>,
+    folio: Ready<'s, P>,
+    (pressure, may_wait): (Pressure, bool),
+    batch: &mut UnmapBatch<'s, P>,
+) -> Result<Ready<'s, P>, Refusal> {
+    let head = folio.head;
+    let frame = spaces.frames().known(head);
+    let is_in_swap_cache = || frame.word().flags().contains(FrameFlags::SWAP_CACHE);
+    if is_in_swap_cache() && spaces.swap().cache().remove_unnamed(head) {
+        // Nothing names its slot: its file has it, or has lost it. The caller has a reference.
+        spaces.memcgs().folios().release_folio(head);
+    }
+    if !spaces.frames().folio(head).is_in_file_cache() {
+        // The file has its slot; or it is being freed by its last user, who takes it off its list.
+        return if is_in_swap_cache() { Ok(folio) } else { Err(Fate::Keep.into()) };
+    }
+    if is_in_swap_cache() {
+        return Err(Fate::Keep.into());
+    }
+    if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
+        check_referenced(spaces, head)?;
+    }
+    // It has one page: nothing is split.
+    give_slots(spaces, head, may_wait, (&mut 0, &mut HeldParts::new()))?;
+    let fate = match unmap_cached(batch, head) {
+        Unmapped::All => return Ok(folio),
+        Unmapped::Locked => Fate::Keep,
+        Unmapped::Pinned | Unmapped::Busy | Unmapped::Dirty => Fate::Activate,
+    };
+    batch.flush();
+    drop(folio);
     leave_if_unnamed(spaces, head);
     Err(fate.into())
 }
@@ -321,6 +365,16 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     let Ready { head, guard } = folio;
     let frame = spaces.frames().known(head);
     let pages = spaces.frames().folio(head).order().pages();
+    if frame.kind() == Kind::Shmem
+        && spaces.frames().folio(head).is_in_file_cache()
+        && !spaces.page_cache().page_out(head)
+    {
+        // Another thread uses it.
+        drop(guard);
+        leave_if_unnamed(spaces, head);
+        put_back(spaces, head, &Fate::Activate);
+        return 0;
+    }
     if !frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
         let lazy = frame.word().flags().contains(FrameFlags::LAZY_FREE);
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
@@ -386,6 +440,15 @@ fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (memcg, node): (MemcgId, N
     spaces.swap().ages().shadow(node, memcg.get(), workingset, spaces.memcgs().folios().age(memcg, node))
 }
 
+/// Whether no program locks all of a folio any more, as far as its mappings can be looked at.
+fn is_locked_no_more<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> bool {
+    let frames = spaces.frames();
+    let is_of_file = frames.known(head).kind().is_of_file();
+    let guard = if is_of_file { frames.folios().try_lock_folio(head) } else { None };
+    let used = if is_of_file && guard.is_none() { None } else { referenced(spaces.rmap(), head) };
+    used.is_none_or(|used| used.lock != LockFound::Whole)
+}
+
 /// Puts a folio back on the list that its outcome demands, and drops its reference.
 fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     let frame = spaces.frames().known(head);
@@ -422,8 +485,7 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
         }
     }
     if locked {
-        let unlocked = matches!(fate, Fate::Lock)
-            && referenced(spaces.rmap(), head).is_none_or(|used| used.lock != LockFound::Whole);
+        let unlocked = matches!(fate, Fate::Lock) && is_locked_no_more(spaces, head);
         let pin = spaces.platform().pin();
         // A thread that unlocks it holds its head lock, and from now on finds it on its list.
         let _lock = spaces.frames().folios().lock_head(head);

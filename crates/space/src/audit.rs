@@ -81,13 +81,14 @@ pub fn audit_spaces<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
     expect("VMAs in use", sums.vmas, vmas);
     expect("spaces in use", sums.spaces, cores);
     expect("anon_vmas in use", sums.anon_vmas.anon_vmas(), anon_vmas);
+    let files = FileAudit::new(spaces.page_cache().files(), spaces.frames());
+    files.for_each_slot(|slot| sums.names.add(spaces.swap().audit().is_torn(slot), slot, 1));
     let mut counted = Names::default();
     spaces.swap().audit().for_each_named(|named| counted.add(named.torn, named.slot, named.count));
     expect("entries that name slots", sums.names.count, counted.count);
     expect("a sum over the slots that entries name", sums.names.sum, counted.sum);
     let large_leaves = sums.large_leaves;
     audit_rmap(spaces, report);
-    let files = FileAudit::new(spaces.page_cache().files(), spaces.frames());
     files.validate(&mut |violation| report(SpaceViolation::File(violation)));
     audit_frames(spaces, large_leaves, report);
     sharing::audit_sharing(spaces, report);

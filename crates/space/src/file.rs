@@ -6,10 +6,10 @@ use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
 use quire_arch::{Order, PAGE_SIZE, Platform};
-use quire_fault::Need;
+use quire_fault::{Need, SwapInError};
 use quire_file::{
     Busy, FileBacking, FileError, FileFigures, FileHandle, IndexRange, OpenFile, Opening, PageError,
-    ShmemOwner, ShmemPromise, Transfer, UserCopy, Wait,
+    ShmemOwner, ShmemPromise, SwappedPage, Transfer, UserCopy, Wait,
 };
 use quire_frame::AllocError;
 use quire_memcg::Membership;
@@ -124,9 +124,16 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`]; nothing has changed then.
+    /// [`PageError::TooLarge`]; of shared memory also for want of memory, where the page that the new end is in
+    /// is to be swapped in. Nothing has changed then.
     pub fn set_size(&self, size: u64) -> Result<(), PageError> {
-        self.spaces.page_cache().set_size(self.handle.file(), size, &self.mappers())
+        loop {
+            let file = self.handle.file();
+            match self.spaces.page_cache().set_size(file, size, &self.mappers()) {
+                Err(PageError::Swapped(page)) => self.swap_in_or_lose(page)?,
+                result => return result,
+            }
+        }
     }
 
     /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE or ZERO_RANGE, and KEEP_SIZE). They may be past
@@ -195,14 +202,14 @@ impl<'m, P: Platform> File<'m, P> {
 
     /// [`read`](Self::read) for a program of this machine, whose memcg is charged.
     pub(crate) fn read_for(&self, at: u64, to: &mut dyn UserCopy, program: &Membership) -> Transfer {
-        self.transfer(|done| {
+        self.transfer(program, |done| {
             self.spaces.page_cache().read(self.handle.file(), at.saturating_add(done), to, program)
         })
     }
 
     /// [`write`](Self::write) for a program of this machine, whose memcg is charged.
     pub(crate) fn write_for(&self, at: u64, from: &mut dyn UserCopy, program: &Membership) -> Transfer {
-        self.transfer(|done| {
+        self.transfer(program, |done| {
             let at = at.saturating_add(done);
             self.spaces.page_cache().write(self.handle.file(), at, from, program, &self.mappers())
         })
@@ -249,8 +256,29 @@ impl<'m, P: Platform> File<'m, P> {
         FileMappers::new(self.spaces.rmap())
     }
 
+    /// Swaps a page of shared memory in that a call needs.
+    fn swap_in(&self, page: SwappedPage, program: &Membership) -> Result<(), PageError> {
+        let swapped_in = self.spaces.direct_reclaim().swap_in_shmem(program, self.handle.file(), page);
+        swapped_in.map_err(|error| match error {
+            SwapInError::Short(_, Need::Memcg(over, _)) => PageError::OverLimit(over),
+            SwapInError::Short(cause, _) => PageError::NoMemory(cause),
+            SwapInError::Unreadable => PageError::File(FileError::Io),
+        })
+    }
+
+    /// The same for a call that has to succeed: a page that cannot be read is lost.
+    fn swap_in_or_lose(&self, page: SwappedPage) -> Result<(), PageError> {
+        match self.with_reclaim(|| self.swap_in(page, &Membership::default())) {
+            Err(PageError::File(_)) => {
+                self.spaces.page_cache().lose(self.handle.file(), page);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
     /// Goes on with a call as long as memory is freed for it.
-    fn transfer(&self, mut part: impl FnMut(u64) -> Transfer) -> Transfer {
+    fn transfer(&self, program: &Membership, mut part: impl FnMut(u64) -> Transfer) -> Transfer {
         let (mut done, mut failed) = (0, 0);
         loop {
             let Transfer { bytes, stopped } = part(done);
@@ -258,6 +286,11 @@ impl<'m, P: Platform> File<'m, P> {
             // Each step has all attempts.
             failed = if bytes > 0 { 0 } else { failed + 1 };
             match stopped {
+                Some(PageError::Swapped(page)) => match self.swap_in(page, program) {
+                    Ok(()) => failed = 0,
+                    Err(short) if failed < CALL_ATTEMPTS && self.made_room(short) => {}
+                    Err(error) => return Transfer { bytes: done, stopped: Some(error) },
+                },
                 Some(short) if failed < CALL_ATTEMPTS && self.made_room(short) => {}
                 stopped => return Transfer { bytes: done, stopped },
             }
@@ -265,13 +298,21 @@ impl<'m, P: Platform> File<'m, P> {
     }
 
     fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, PageError>) -> Result<R, PageError> {
-        for _ in 1..CALL_ATTEMPTS {
-            match call() {
-                Err(short) if self.made_room(short) => {}
+        let mut failed = 0;
+        loop {
+            let result = match call() {
+                Err(PageError::Swapped(page)) => match self.swap_in(page, &Membership::default()) {
+                    Ok(()) => continue,
+                    Err(error) => Err(error),
+                },
+                result => result,
+            };
+            failed += 1;
+            match result {
+                Err(short) if failed < CALL_ATTEMPTS && self.made_room(short) => {}
                 result => return result,
             }
         }
-        call()
     }
 
     /// Whether memory was freed for a call that lacks some.

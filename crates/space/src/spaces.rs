@@ -181,7 +181,7 @@ impl<P: Platform> Spaces<P> {
     #[inline]
     pub fn page_cache(&self) -> PageCache<'_, P, Vma> {
         // SAFETY: the files were made on this machine.
-        unsafe { PageCache::new(&self.files, self.memcgs()) }
+        unsafe { PageCache::new(&self.files, self.swap()) }
     }
 
     /// The large folios.

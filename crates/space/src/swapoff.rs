@@ -9,7 +9,9 @@ use crate::calls::swap_in::swap_in_entry;
 use crate::space::Space;
 use crate::spaces::Spaces;
 use quire_arch::{Platform, SwapEntry, VirtAddr, VirtRange};
+use quire_fault::SwapInError;
 use quire_frame::AllocError;
+use quire_memcg::Membership;
 use quire_pagetable::Walker;
 use quire_swap::{DeviceId, SlotId, SwapDevice, SwapOnError, SwapOnOptions};
 use quire_vma::Vma;
@@ -85,6 +87,7 @@ fn empty_device<P: Platform>(
             unuse_space(&space, id, goes_on)?;
             next = Space::next(spaces, Some(&space));
         }
+        unuse_files(spaces, id, goes_on)?;
         // A folio does not leave the cache while a device reads or writes it, and perhaps no other thread
         // reaps completions.
         spaces.swap().io().reap();
@@ -99,6 +102,38 @@ fn empty_device<P: Platform>(
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
         }
+    }
+    Ok(())
+}
+
+/// Swaps in everything that shared memory has on the device.
+fn unuse_files<P: Platform>(
+    spaces: &Spaces<P>,
+    id: DeviceId,
+    goes_on: &mut dyn FnMut() -> bool,
+) -> Result<(), SwapOffError> {
+    let cache = spaces.page_cache();
+    let mut next = cache.next_swapped_file(None);
+    while let Some(file) = next {
+        let mut from = 0;
+        while let Some(page) = cache.next_swapped(&file, from, |slot| slot.device() == id) {
+            if !goes_on() {
+                return Err(SwapOffError::Interrupted);
+            }
+            from = page.index.get() + 1;
+            match spaces.direct_reclaim().swap_in_shmem(&Membership::default(), &file, page) {
+                Ok(()) => {}
+                Err(SwapInError::Unreadable) => cache.lose(&file, page),
+                Err(SwapInError::Short(cause, need)) => {
+                    // No program is killed for it.
+                    if !spaces.direct_reclaim().free_some(cause, need) {
+                        return Err(SwapOffError::OutOfMemory(cause));
+                    }
+                    from = page.index.get();
+                }
+            }
+        }
+        next = cache.next_swapped_file(Some(&file));
     }
     Ok(())
 }

@@ -41,7 +41,7 @@ impl<P: Platform> Faults<'_, P> {
             }
         };
         for other in ahead {
-            let swap_in = SwapIn::new(self.memory(), &self.core.tables);
+            let swap_in = SwapIn::new(self.memory(), &self.core.tables.membership);
             if other != slot && swap_in.begin_ahead(other, OrderSet::EMPTY, Ahead::Guessed).is_err() {
                 return;
             }

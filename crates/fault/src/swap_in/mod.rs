@@ -23,15 +23,15 @@ use core::fmt;
 use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::OwnerWord;
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FrameFlags, Kind, VmEvent};
-use quire_memcg::{MemcgId, MemcgStat, OverLimit};
-use quire_pagetable::{MemoryCore, SpaceTables};
+use quire_memcg::{Membership, MemcgId, MemcgStat, OverLimit};
+use quire_pagetable::MemoryCore;
 use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
 use quire_thp::OrderSet;
 
 /// Brings folios into the swap cache, for a program.
 pub struct SwapIn<'s, 'p, P: Platform> {
     memory: &'s MemoryCore<P>,
-    space: &'p SpaceTables,
+    program: &'p Membership,
 }
 
 impl<P: Platform> Clone for SwapIn<'_, '_, P> {
@@ -43,9 +43,9 @@ impl<P: Platform> Clone for SwapIn<'_, '_, P> {
 impl<P: Platform> Copy for SwapIn<'_, '_, P> {}
 
 impl<'s, 'p, P: Platform> SwapIn<'s, 'p, P> {
-    /// Of the machine that `memory` belongs to, for the program in `space`.
-    pub fn new(memory: &'s MemoryCore<P>, space: &'p SpaceTables) -> Self {
-        Self { memory, space }
+    /// Of the machine that `memory` belongs to, for this program.
+    pub fn new(memory: &'s MemoryCore<P>, program: &'p Membership) -> Self {
+        Self { memory, program }
     }
 }
 
@@ -228,7 +228,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         let memcgs = self.memory.memcgs();
         let of_slot = MemcgId::from_bits(self.memory.swap().counts().memcg_of(slot));
         // It may also be removed after this look: then it is as if the page had come before.
-        let charged = if memcgs.tree().is_removed(of_slot) { self.space.membership.memcg() } else { of_slot };
+        let charged = if memcgs.tree().is_removed(of_slot) { self.program.memcg() } else { of_slot };
         memcgs.charges().try_charge(pin, charged, order.pages()).map(|()| ForSlot { charged, of_slot })
     }
 

@@ -54,7 +54,7 @@ impl<P: Platform> VmFault<'_, P> {
         let seen = MemcgId::from_bits(memory.swap().cache().zeros(slot)?);
         let frames = memory.frames();
         let frame = frames.allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous)).ok()?;
-        let swap_in = SwapIn::new(memory, &self.space.tables);
+        let swap_in = SwapIn::new(memory, &self.space.tables.membership);
         let Ok(memcgs) = swap_in.charge_for_slot(pin, (slot, seen), Order::ZERO) else {
             memory.memcgs().folios().release_unused(pin, frame, Order::ZERO);
             return None;
@@ -89,7 +89,7 @@ impl<P: Platform> VmFault<'_, P> {
         tables.space().residency.anonymous_mapped(1);
         // Under the lock: the page cannot be unmapped before it is on a list.
         memory.swap().io().count_pages(frame, VmEvent::SwpinZero, MemcgStat::SwpinZero);
-        SwapIn::new(memory, tables.space()).note_major(zeros.pin, frame, shadow);
+        SwapIn::new(memory, &tables.space().membership).note_major(zeros.pin, frame, shadow);
         true
     }
 }

@@ -25,7 +25,15 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         let core = unsafe { place.as_ref() }.file_place();
         // SAFETY: nothing holds it any more (caller).
         unsafe { self.files.free_opening(self.frames(), place) };
-        // SAFETY: the file counts this opening until here.
+        // SAFETY: the file counts this opening.
+        unsafe { self.close_one(core) };
+    }
+
+    /// # Safety
+    ///
+    /// The file counts an opening that is the caller's.
+    pub(super) unsafe fn close_one(self, core: NonNull<FileCore<P, V>>) {
+        // SAFETY: the file lives as long as it has openings.
         let was = unsafe { core.as_ref() }.openings.fetch_sub(1, Ordering::Release);
         if was == 1 {
             // Acquire: what was done by all other openings.

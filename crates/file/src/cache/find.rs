@@ -105,8 +105,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// Takes a locked folio, which is not being written, out of the cache. What it has is lost.
     pub(super) fn remove(self, file: &CachedFile<P>, folio: &LockedFolio<'m, P>) {
         let (head, index) = (folio.head(), folio.start());
+        // Shared memory may be being written to a slot that nothing names any more.
         debug_assert!(
-            !folio.frame().word().flags().contains(FrameFlags::WRITEBACK),
+            file.is_shmem() || !folio.frame().word().flags().contains(FrameFlags::WRITEBACK),
             "{head:?} is being written"
         );
         let removed = file.with_store(self.frames(), |store| {
@@ -122,17 +123,31 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         debug_assert!(!last, "{head:?} had no reference of the cache");
     }
 
-    /// Removes the folios that begin in these pages. Invalidate is held exclusively.
+    /// Removes the folios that begin in these pages, and frees the slots of those that are swapped out.
+    /// Invalidate is held exclusively.
     pub(super) fn remove_range(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) {
-        self.for_each_folio(file, pages, Filter::All, |at @ (index, head)| {
-            let Some(folio) = self.lock_found(file, at, true) else { return };
-            if index.get() < pages.start() {
+        loop {
+            self.for_each_folio(file, pages, Filter::All, |at @ (index, head)| {
+                let Some(folio) = self.lock_found(file, at, true) else { return };
+                if index.get() < pages.start() {
+                    return;
+                }
+                if !file.is_shmem() {
+                    self.transfers(file).wait_written(head);
+                }
+                self.unmap_locked(file, &folio, users);
+                self.remove(file, &folio);
+                if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
+                    // It was being written when it was swapped in again.
+                    let reference = self.hold(folio.unlock_and_keep());
+                    self.swap.cache().leave_if_unnamed(reference.head);
+                }
+            });
+            // A page may have been swapped out, or in, before it was found.
+            if !file.is_shmem() || self.free_slots(file, pages) {
                 return;
             }
-            self.transfers(file).wait_written(head);
-            self.unmap_locked(file, &folio, users);
-            self.remove(file, &folio);
-        });
+        }
     }
 
     /// Unmaps a locked folio everywhere. Invalidate is held exclusively.
@@ -155,7 +170,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 /// A reference to a folio, which is dropped with this.
 pub(super) struct FolioReference<'m, P: Platform> {
     memcgs: &'m Memcgs<P>,
-    head: Pfn,
+    pub(super) head: Pfn,
 }
 
 impl<P: Platform> FolioReference<'_, P> {

@@ -1,7 +1,7 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `obtain`, `writeback`, `cut`, `hole`, `truncate`,
-//! `calls`, `close`, `handle`.
+//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `obtain`, `writeback`, `cut`, `hole`,
+//! `truncate`, `calls`, `close`, `handle`.
 
 mod ahead;
 mod calls;
@@ -12,12 +12,13 @@ mod handle;
 mod hole;
 mod new_folio;
 mod obtain;
+mod swapped;
 mod truncate;
 mod unfilled;
 mod writeback;
 
 pub use calls::Transfer;
-pub use handle::FileHandle;
+pub use handle::{FileHandle, HeldFile};
 pub use obtain::PagedIn;
 pub use writeback::Wait;
 
@@ -29,6 +30,7 @@ use core::fmt;
 use quire_arch::Platform;
 use quire_frame::Frames;
 use quire_memcg::Memcgs;
+use quire_swap::Swap;
 
 /// The page cache of a machine.
 ///
@@ -36,6 +38,7 @@ use quire_memcg::Memcgs;
 pub struct PageCache<'m, P: Platform, V> {
     files: &'m Files<P, V>,
     memcgs: &'m Memcgs<P>,
+    swap: &'m Swap<P>,
 }
 
 impl<P: Platform, V> Clone for PageCache<'_, P, V> {
@@ -51,9 +54,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ///
     /// # Safety
     ///
-    /// The files were made on the machine of `memcgs`.
-    pub const unsafe fn new(files: &'m Files<P, V>, memcgs: &'m Memcgs<P>) -> Self {
-        Self { files, memcgs }
+    /// The files were made on the machine of `swap`.
+    pub unsafe fn new(files: &'m Files<P, V>, swap: &'m Swap<P>) -> Self {
+        Self { files, memcgs: swap.memcgs(), swap }
     }
 
     /// The files.

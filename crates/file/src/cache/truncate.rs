@@ -31,7 +31,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`]; nothing has changed then.
+    /// [`PageError::TooLarge`], or [`PageError::Swapped`] for the page that the new end is in; nothing has
+    /// changed then.
     pub fn set_size(
         self,
         file: &FileCore<P, V>,
@@ -45,6 +46,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let cutter = Cutter { cache: self, file, users };
         let mut reserve = cutter.reserve(&nodes, 1);
         let _alone = file.invalidate.write(self.platform());
+        let tail = (size & (PAGE_SIZE - 1) != 0).then(|| PageIndex::new(size >> PAGE_SHIFT)).flatten();
+        // It is not swapped out as long as this is there.
+        let _tail = tail.map_or(Ok(None), |tail| self.hold_shmem(file, tail))?;
         if size > file.size() {
             self.extend(file, size, users);
             return Ok(());

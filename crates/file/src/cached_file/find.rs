@@ -9,6 +9,7 @@ use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FrameChain, FrameFlags, Frames};
 use quire_memcg::Memcgs;
+use quire_swap::{SlotId, Swap};
 
 /// What was found without waiting.
 #[must_use = "a folio that was found is locked"]
@@ -93,9 +94,17 @@ impl<P: Platform> CachedFile<P> {
         None
     }
 
-    /// Whether page `index` is cached and its contents are good, at a moment.
-    pub fn has_page(&self, memcgs: &Memcgs<P>, index: PageIndex) -> bool {
-        let Some(head) = self.get(memcgs, index) else { return false };
+    /// Whether page `index` is cached and its contents are good, at a moment. Of shared memory that is swapped
+    /// out the swap cache may have it.
+    pub fn has_page(&self, swap: &Swap<P>, index: PageIndex) -> bool {
+        let memcgs = swap.memcgs();
+        let Some(head) = self.get(memcgs, index) else {
+            let stored = self.with_store(memcgs.frames(), |store| store.get(index));
+            return stored.is_some_and(|stored| match stored.entry {
+                Entry::Slot(slot) => swap.counts().is_in_memory(SlotId::from_raw(slot.get())),
+                _ => false,
+            });
+        };
         let is_read = !memcgs.frames().known(head).word().flags().contains(FrameFlags::READING);
         memcgs.folios().release_folio(head);
         is_read

@@ -172,6 +172,13 @@ impl Frame {
         self.update(|word| word.classify_user(kind)).map(|_| ())
     }
 
+    /// What was read from a swap device as private memory is shared memory, whose folio comes to the cache of
+    /// its file. Returns false if it is no private memory. The caller has locked the folio, which nothing
+    /// maps; others may have references.
+    pub fn make_shmem(&self) -> bool {
+        self.update(|word| word.into_shmem().ok_or(())).is_ok()
+    }
+
     /// As [`classify`](Self::classify), with the kinds that only slab caches use.
     ///
     /// # Errors

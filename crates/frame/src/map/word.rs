@@ -237,6 +237,14 @@ impl FrameState {
         }
     }
 
+    /// Private memory becomes shared memory: `None` if it is no private memory.
+    pub(super) const fn into_shmem(self) -> Option<Self> {
+        match self.kind() {
+            Kind::Anonymous => Some(Self(self.0 & !KIND_MASK | Kind::Shmem as u64)),
+            _ => None,
+        }
+    }
+
     /// As [`classify`](Self::classify), for users outside this crate.
     pub(super) const fn classify_user(self, kind: Kind) -> Result<Self, KindError> {
         if kind.is_slab_internal() || self.kind().is_slab_internal() {

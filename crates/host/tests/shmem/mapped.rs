@@ -10,16 +10,16 @@ const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd
 const BUS: AccessError<FaultError> = AccessError::Fault(FaultError::Bus);
 
 /// Maps `pages` pages of new shared memory.
-fn shared(space: &HostSpace<'_>, pages: u64) -> VirtAddr {
+pub(crate) fn shared(space: &HostSpace<'_>, pages: u64) -> VirtAddr {
     space.mmap(&MapRequest { flags: SHARED, ..MapRequest::anonymous(pages * PAGE, RW) }).unwrap()
 }
 
-fn resident(space: &HostSpace<'_>) -> [u64; 3] {
+pub(crate) fn resident(space: &HostSpace<'_>) -> [u64; 3] {
     let figures = space.figures();
     [figures.resident_anonymous, figures.resident_file, figures.resident_shmem].map(|bytes| bytes / PAGE)
 }
 
-fn in_memory(space: &HostSpace<'_>, area: VirtAddr, pages: u64) -> Vec<bool> {
+pub(crate) fn in_memory(space: &HostSpace<'_>, area: VirtAddr, pages: u64) -> Vec<bool> {
     let mut found = Vec::new();
     space.mincore(area, pages * PAGE, |is| found.push(is)).unwrap();
     found
@@ -146,7 +146,9 @@ struct Limited(Arc<AtomicU64>);
 impl ShmemOwner for Limited {
     fn take_pages(&self, pages: u64) -> Result<(), FileError> {
         let take = |left: u64| left.checked_sub(pages);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).map_or(Err(FileError::NoSpace), |_| Ok(()))
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .map_or(Err(FileError::NoSpace), |_| Ok(()))
     }
 
     fn give_back_pages(&self, pages: u64) {

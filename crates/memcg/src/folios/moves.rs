@@ -3,7 +3,7 @@
 use super::{Held, MemcgFolios};
 use crate::lists::{LruList, mark};
 use quire_arch::{Pfn, Pin, Platform};
-use quire_frame::{FrameFlags, HeadGuard, Kind, VmEvent};
+use quire_frame::{FrameFlags, HeadGuard, VmEvent};
 
 const NONE: FrameFlags = FrameFlags::empty();
 
@@ -58,11 +58,11 @@ impl<P: Platform> MemcgFolios<'_, P> {
         }
     }
 
-    /// Marks a private folio as mlocked, or not, and puts it on the unevictable list, or back on an evictable
+    /// Marks a folio of private or shared memory as mlocked, or not, and puts it on the unevictable list, or back on an evictable
     /// one.
     pub fn set_mlocked(self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>, locks: bool) {
         let (frame, head) = (folio.folio().frame(), folio.folio().head());
-        if folio.folio().kind() != Kind::Anonymous {
+        if !folio.folio().kind().is_swap_backed() {
             return;
         }
         let events = self.tree.frames().events();

@@ -4,7 +4,7 @@ use super::{cut_own, split_own};
 use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, HeadGuard, Kind, VmEvent};
+use quire_frame::{FrameFlags, HeadGuard, VmEvent};
 use quire_memcg::MemcgStat;
 use quire_pagetable::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep, Walker};
 use quire_sync::atomic::raw::Ordering;
@@ -57,7 +57,8 @@ pub struct Cold<'s, P: Platform, B, F, E> {
 impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn() -> bool>
     Cold<'_, P, B, F, E>
 {
-    /// Deactivates the folios in `range`. Shared folios are skipped, as in Linux, and so are file folios.
+    /// Deactivates the folios in `range`. Shared folios are skipped, as in Linux, and so are folios of files that
+    /// are written back.
     pub fn age(&self, range: VirtRange) {
         let mut aged = Aged { folios: ArrayVec::new(), under_way: None };
         Walker::new(&self.tables).walk(range, &mut |place, part| {
@@ -104,7 +105,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
                 return;
             }
             let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
-            if folio.folio().kind() != Kind::Anonymous || folio.maps() != Tables::<P>::huge_pages() {
+            if !folio.folio().kind().is_swap_backed() || folio.maps() != Tables::<P>::huge_pages() {
                 return;
             }
             locked.unmark(slot.index, LeafFlags::ACCESSED);
@@ -172,7 +173,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
             let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
             let pages = self.tables.run_of_any(locked.entries, (index, end), (raw, leaf), &folio);
             let all = folio.folio().order().pages();
-            if folio.folio().kind() != Kind::Anonymous || u64::from(folio.maps()) > all {
+            if !folio.folio().kind().is_swap_backed() || u64::from(folio.maps()) > all {
                 index += pages;
                 continue;
             }

@@ -59,7 +59,7 @@ pub(crate) fn mincore_of_mapping<P: Platform>(
     }
     let is_cached = |addr: VirtAddr| {
         let index = PageIndex::new(snapshot.page_offset_at(addr));
-        file.zip(index).is_some_and(|(file, index)| file.has_page(caller.spaces.memcgs(), index))
+        file.zip(index).is_some_and(|(file, index)| file.has_page(caller.spaces.swap(), index))
     };
     Walker::new(&caller.tables()).look_present(part, |run, seen| {
         for page in 0..run.pages() {

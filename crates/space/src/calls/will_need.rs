@@ -68,7 +68,7 @@ fn read_swapped<P: Platform>(caller: Caller<'_, P>, vma: &Vma, part: VirtRange) 
                     && nth + order.pages() <= run.pages
             };
             let orders = orders.iter().find(fits).map_or(OrderSet::EMPTY, |order| orders.up_to(order));
-            match SwapIn::new(caller.spaces.memory(), &caller.core.tables).begin_ahead(
+            match SwapIn::new(caller.spaces.memory(), &caller.core.tables.membership).begin_ahead(
                 slot,
                 orders,
                 Ahead::Wanted,

@@ -88,6 +88,12 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
             let (wanted, program) = ((index, Order::ZERO), &core.tables.membership);
             let around = IndexRange::new(pages.start, end);
             let came = self.spaces.page_cache().page_in(file, wanted, around, program);
+            if let Err(PageError::Swapped(page)) = came {
+                if self.spaces.direct_reclaim().swap_in_shmem(program, file, page).is_err() {
+                    return;
+                }
+                continue;
+            }
             if core.is_killed() || came.is_err() {
                 return;
             }

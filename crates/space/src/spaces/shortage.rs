@@ -6,9 +6,9 @@ use super::{OomAction, OomOutcome, Spaces};
 use core::ptr::NonNull;
 use quire_arch::{Order, Platform, part_of};
 use quire_fault::{FaultError, FilePage, Need, Refusal, SwapIn, SwapInError, Swapped, SwappedIn};
-use quire_file::{OpenFile, Opening, PageError};
+use quire_file::{CachedFile, OpenFile, Opening, PageError, SwappedPage};
 use quire_frame::{AllocError, AllocRequest, VmEvent};
-use quire_memcg::{MemcgEvent, MemcgStat};
+use quire_memcg::{Membership, MemcgEvent, MemcgStat};
 use quire_thp::OrderSet;
 use quire_vma::{SpaceCore, Vma};
 
@@ -183,6 +183,15 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
                 Ok(()) => return Ok(()),
                 Err(_) if core.is_killed() => return Err(FaultError::Killed),
                 Err(PageError::PastEnd) => return Err(FaultError::PastEnd),
+                Err(PageError::Swapped(page)) => {
+                    // SAFETY: VMAs name openings of this machine's files only, and the caller has a holder.
+                    let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
+                    match self.swap_in_shmem(&core.tables.membership, file, page) {
+                        Ok(()) => continue,
+                        Err(SwapInError::Short(cause, need)) => (cause, need),
+                        Err(SwapInError::Unreadable) => return Err(FaultError::Bus),
+                    }
+                }
                 Err(PageError::NoMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
                 Err(PageError::OverLimit(over)) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
                 Err(_) => return Err(FaultError::Bus),
@@ -193,6 +202,21 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
             }
             since = Some(self.spaces.reclaims().seen());
         }
+    }
+
+    /// Brings a page of shared memory from its swap device back into the cache of its file, for a program.
+    /// Without an error the caller looks it up again.
+    pub(crate) fn swap_in_shmem(
+        self,
+        program: &Membership,
+        file: &CachedFile<P>,
+        page: SwappedPage,
+    ) -> Result<(), SwapInError> {
+        let wanted = Swapped { entry: page.slot.entry(false), orders: OrderSet::EMPTY };
+        if let Some(came) = SwapIn::new(self.spaces.memory(), program).swap_in(wanted)? {
+            came.give_to(self.spaces.page_cache(), file, page);
+        }
+        Ok(())
     }
 
     /// One attempt at that.
@@ -246,7 +270,7 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         let gives_up = || core.is_killed();
         let mut since = None;
         loop {
-            match SwapIn::new(self.spaces.memory(), &core.tables).swap_in(wanted) {
+            match SwapIn::new(self.spaces.memory(), &core.tables.membership).swap_in(wanted) {
                 Ok(came) => return Ok(came),
                 Err(SwapInError::Unreadable) => return Err(FaultError::Bus),
                 // The caller may hold the mmap lock, which the OOM killer needs to free what the program has.

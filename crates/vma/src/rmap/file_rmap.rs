@@ -4,8 +4,8 @@ use super::{Mapped, Rmap};
 use crate::space_core::Vma;
 use core::fmt;
 use core::ops::ControlFlow;
-use quire_arch::Platform;
-use quire_file::{FileMappings, FileMappingsRead, IndexRange};
+use quire_arch::{Pfn, Platform};
+use quire_file::{CachedFile, FileCore, FileMappings, FileMappingsRead, IndexRange, PageIndex};
 use quire_pagetable::{MemoryCore, Tables};
 
 /// The mappings of a file, with their lock held shared.
@@ -30,6 +30,28 @@ impl<'s, P: Platform> Rmap<'s, P> {
     pub fn try_hold_file(self, mappings: &'s FileMappings<Vma>) -> Option<FileRmap<'s, P>> {
         let mappings = mappings.try_read(self.memory.platform())?;
         Some(FileRmap { memory: self.memory, mappings })
+    }
+}
+
+impl<P: Platform> Rmap<'_, P> {
+    /// Calls `visit` for each mapping that may map pages of the folio at `head`, of private or shared memory,
+    /// whose folio lock the caller has. `None` if its mappings cannot be looked at now.
+    pub fn try_walk_locked<B>(
+        self,
+        head: Pfn,
+        visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>,
+    ) -> Option<ControlFlow<B>> {
+        let frames = self.memory.frames();
+        if !frames.known(head).kind().is_of_file() {
+            return self.try_hold(head, |mappings| mappings.walk(visit));
+        }
+        // SAFETY: the caller has the folio lock.
+        let file = unsafe { CachedFile::<P>::of_folio(frames, head) }?;
+        // SAFETY: files of a machine are of this type, and this one lives while the folio is in its cache.
+        let mappings = unsafe { FileCore::<P, Vma>::of_cached(file) }.mappings();
+        let index = PageIndex::new(frames.known(head).as_folio().index())?;
+        let pages = IndexRange::block(index, frames.folio(head).order());
+        Some(self.try_hold_file(mappings)?.walk(pages, visit))
     }
 }
 

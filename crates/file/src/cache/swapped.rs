@@ -1,0 +1,245 @@
+//! Shared memory on swap devices.
+//!
+//! A folio of shared memory that is paged out leaves the cache of its file for the swap cache, and back. The
+//! word in the store says which of both has it: a folio or its slot, which is named by this word alone. Each
+//! change of the word, and of the slot's count, is made in one hold of FolioStore.
+//!
+//! Neither takes Invalidate: reclaim must not wait for it, and a swap-in holds the folio lock. So who removes
+//! a range goes on until it finds neither folios nor slots there. A word never comes where there was none.
+
+use super::PageCache;
+use super::find::FolioReference;
+use crate::backing::FileError;
+use crate::cached_file::CachedFile;
+use crate::entry::{Entry, Payload};
+use crate::error::{PageError, SwappedPage};
+use crate::file_core::Mapping;
+use crate::index::{IndexRange, PageIndex};
+use crate::store::Filter;
+use arrayvec::ArrayVec;
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{FrameFlags, OwnerWord};
+use quire_memcg::MemcgId;
+use quire_swap::SlotId;
+use quire_sync::atomic::raw::Ordering;
+
+/// Slots that are freed under one hold of a store's lock.
+const AT_ONCE: usize = 16;
+
+/// References to a folio that is paged out: those of the file's cache, the swap cache and the caller.
+const ALONE: u32 = 3;
+
+impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
+    /// Refuses a page that is not in the cache but on a swap device.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::Swapped`], or that it is lost.
+    pub(super) fn check_swapped(self, file: &CachedFile<P>, index: PageIndex) -> Result<(), PageError> {
+        if !file.is_shmem() || file.swapped.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        match file.with_store(self.frames(), |store| store.get(index)).map(|stored| stored.entry) {
+            Some(Entry::Slot(Payload::LOST)) => Err(FileError::Io.into()),
+            Some(Entry::Slot(slot)) => {
+                Err(PageError::Swapped(SwappedPage { index, slot: SlotId::from_raw(slot.get()) }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A reference to the folio that has a page of shared memory, if there is one, which keeps it from being
+    /// swapped out.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::Swapped`].
+    pub(super) fn hold_shmem(
+        self,
+        file: &CachedFile<P>,
+        index: PageIndex,
+    ) -> Result<Option<FolioReference<'m, P>>, PageError> {
+        if !file.is_shmem() {
+            return Ok(None);
+        }
+        loop {
+            if let Some(head) = file.get(self.memcgs, index) {
+                let reference = self.hold(head);
+                // One that was found first, and swapped out before this had it, is not the file's.
+                if file.has(self.frames().known(head), index) {
+                    return Ok(Some(reference));
+                }
+                continue;
+            }
+            match self.check_swapped(file, index) {
+                // Its bytes are lost, and need not be zeros.
+                Ok(()) | Err(PageError::File(_)) => return Ok(None),
+                Err(swapped) => return Err(swapped),
+            }
+        }
+    }
+
+    /// Lists a new folio of shared memory, which the caller has locked.
+    pub(super) fn list_shmem(self, head: Pfn) {
+        let pin = self.platform().pin();
+        let _section = self.frames().epoch().enter(&pin);
+        self.memcgs.folios().list_new(&pin, head, false);
+    }
+
+    /// Takes the folio at `head` out of the cache of its file, where its slot takes its place. The caller has
+    /// the folio lock and a reference; the folio is in the swap cache, nothing maps it, and what was mapped
+    /// of it is flushed. Returns false, and changes nothing, where another thread has a reference.
+    pub fn page_out(self, head: Pfn) -> bool {
+        let (frames, frame) = (self.frames(), self.frames().known(head));
+        // SAFETY: the caller has the folio lock.
+        let Some(file) = (unsafe { CachedFile::of_folio(frames, head) }) else { return false };
+        let order = frame.word().order();
+        let (Some(index), Some(payload)) =
+            (PageIndex::new(frame.as_folio().index()), Payload::new(frame.as_folio().slot()))
+        else {
+            return false;
+        };
+        let is_swapped = file.with_store(frames, |store| {
+            if frame.refs() != ALONE || frame.as_folio().maps() != 0 {
+                return false;
+            }
+            // First: who finds the slot finds that there are some.
+            file.swapped.fetch_add(order.pages(), Ordering::Relaxed);
+            if store.replace(index, Entry::Slot(payload)).is_err() {
+                file.swapped.fetch_sub(order.pages(), Ordering::Relaxed);
+                return false;
+            }
+            self.swap.counts().add_counts(SlotId::from_raw(payload.get()), order.pages() as u32);
+            frame.as_folio().set_owner(OwnerWord::NONE);
+            frame.clear_flags(FrameFlags::SHARED_BY_NAME);
+            true
+        });
+        if is_swapped {
+            file.count_gone(self.memcgs, head, order);
+            self.memcgs.folios().disown_file_page(&self.platform().pin(), frame);
+            // The cache's. The swap cache has one, and the caller.
+            let last = frame.put(1);
+            debug_assert!(!last, "{head:?} is in no cache");
+        }
+        is_swapped
+    }
+
+    /// Puts the page that `page` names, which was swapped in to the frame `pfn`, in the place of its slot,
+    /// and calls `names_gone` when that is not named any more. Returns false, and changes nothing, if the
+    /// file does not have the slot there, or the folio is not of one page. The caller has the folio lock and
+    /// a reference.
+    pub fn adopt(self, file: &CachedFile<P>, page: SwappedPage, pfn: Pfn, names_gone: impl FnOnce()) -> bool {
+        let (frames, frame) = (self.frames(), self.frames().known(pfn));
+        let SwappedPage { index, slot } = page;
+        let word = frame.word();
+        if word.order() != Order::ZERO || !word.kind().is_swap_backed() || frame.as_folio().maps() != 0 {
+            return false;
+        }
+        let is_adopted = file.with_store(frames, |store| {
+            let has_slot = store.get(index).is_some_and(|stored| {
+                stored.order == Order::ZERO && stored.entry == Entry::Slot(Payload::low_bits(slot.raw()))
+            });
+            if !has_slot || !frame.get(1) {
+                return false;
+            }
+            frame.make_shmem();
+            frame.as_folio().set_index(index.get());
+            frame.as_folio().set_owner(file.owner_word());
+            frame.set_flags(FrameFlags::SHARED_BY_NAME | FrameFlags::DIRTY);
+            let replaced = store.replace(index, Entry::Folio(pfn));
+            debug_assert!(replaced.is_ok(), "{pfn:?} has no room in a word");
+            file.swapped.fetch_sub(1, Ordering::Relaxed);
+            names_gone();
+            true
+        });
+        if is_adopted {
+            let memcg = MemcgId::from_bits(frame.as_folio().memcg());
+            if !memcg.is_root() {
+                self.memcgs.folios().own_file_page(&self.platform().pin(), frame, memcg);
+            }
+            file.count_came(self.memcgs, pfn, Order::ZERO);
+        }
+        is_adopted
+    }
+
+    /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out.
+    /// Invalidate is held exclusively.
+    pub(super) fn free_slots(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
+        let mut rest = pages;
+        let mut is_empty = true;
+        while !rest.is_empty() {
+            let mut freed = ArrayVec::<_, AT_ONCE>::new();
+            rest = file.with_store(self.frames(), |store| {
+                let mut rest = rest;
+                while !freed.is_full() {
+                    let Some(stored) = store.next(rest, Filter::All) else { return IndexRange::default() };
+                    rest = IndexRange::new(stored.range().end(), pages.end());
+                    match stored.entry {
+                        Entry::Slot(payload) => {
+                            store.remove(stored.start);
+                            file.swapped.fetch_sub(stored.order.pages(), Ordering::Relaxed);
+                            let slot = SlotId::from_raw(payload.get());
+                            let is_lost = payload == Payload::LOST;
+                            let dropped = !is_lost
+                                && self
+                                    .swap
+                                    .counts()
+                                    .drop_counts(slot, stored.order.pages() as u32)
+                                    .cached_only;
+                            freed.push((slot, stored.order, dropped));
+                        }
+                        Entry::Folio(_) => is_empty = false,
+                        Entry::Shadow(_) => {}
+                    }
+                }
+                rest
+            });
+            for (slot, order, is_cached) in freed {
+                if is_cached {
+                    self.swap.cache().drop_unnamed(slot, order.pages() as u32, |_| {});
+                }
+                file.give_back_pages(order.pages());
+            }
+        }
+        is_empty
+    }
+
+    /// The first page of the file from `from` on that is on a swap device for which `is_wanted`.
+    pub fn next_swapped(
+        self,
+        file: &CachedFile<P>,
+        from: u64,
+        mut is_wanted: impl FnMut(SlotId) -> bool,
+    ) -> Option<SwappedPage> {
+        let mut rest = IndexRange::new(from, IndexRange::ALL.end());
+        while file.swapped.load(Ordering::Relaxed) > 0 && !rest.is_empty() {
+            let found = file.with_store(self.frames(), |store| store.batch::<AT_ONCE>(rest, Filter::All));
+            let last = found.last()?;
+            rest = IndexRange::new(last.range().end(), IndexRange::ALL.end());
+            let mut slots = found.iter().filter_map(|stored| {
+                stored.entry.swap_slot().map(|slot| SwappedPage { index: stored.start, slot })
+            });
+            if let Some(page) = slots.find(|page| is_wanted(page.slot)) {
+                return Some(page);
+            }
+        }
+        None
+    }
+
+    /// Gives up a page that cannot be read from a device that is to be removed: an access is an error from
+    /// now on.
+    pub fn lose(self, file: &CachedFile<P>, page: SwappedPage) {
+        let SwappedPage { index, slot } = page;
+        let is_cached = file.with_store(self.frames(), |store| {
+            let has_slot = store
+                .get(index)
+                .is_some_and(|stored| stored.entry == Entry::Slot(Payload::low_bits(slot.raw())));
+            has_slot
+                && store.replace(index, Entry::Slot(Payload::LOST)).is_ok()
+                && self.swap.counts().drop_counts(slot, 1).cached_only
+        });
+        if is_cached {
+            self.swap.cache().drop_unnamed(slot, 1, |_| {});
+        }
+    }
+}
