@@ -3,7 +3,7 @@
 use crate::known::KnownDifference;
 use crate::linux::Start;
 use crate::observation::{Detail, Figures, LARGE, Observation, Region, Wanted};
-use crate::past::{Past, is_cached};
+use crate::past::Past;
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
 use std::fmt::Write as _;
@@ -30,7 +30,7 @@ pub(crate) fn compare(
     if let Some(figures) = quire.figures {
         tables(wanted, figures.tables, quire)?;
     }
-    if wanted.sums { sums(past, linux, quire) } else { Ok(()) }
+    if wanted.sums { sums(linux, quire) } else { Ok(()) }
 }
 
 fn flags_text(flags: VmFlags) -> String {
@@ -41,8 +41,9 @@ fn flags_text(flags: VmFlags) -> String {
 
 fn region_text(region: &Region) -> String {
     let mut text = format!("{:#x}-{:#x} {}", region.start, region.end, flags_text(region.flags));
-    if region.file {
-        let _ = write!(text, " file+{:#x}", region.offset);
+    if region.is_cached() {
+        let name = if region.file { "file" } else { "shared" };
+        let _ = write!(text, " {name}+{:#x}", region.offset);
     }
     text
 }
@@ -70,14 +71,15 @@ fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<()
         let large = if run.large { " by PMD entries" } else { "" };
         format!("{:#x}-{:#x} {:?}{large}", run.start, run.end, run.state)
     })?;
+    let text = |run: &(u64, u64)| format!("{:#x}-{:#x}", run.0, run.1);
+    same("pages of shared memory", &linux.shared_pages(), &quire.shared_pages(), text)?;
+    let (there, here) = (linux.file_pages(), quire.file_pages());
     // Other pages than these come when Linux reads ahead, or finds no hole.
     if !past.has_changed_file() {
-        same("pages of the file", &linux.file_pages(), &quire.file_pages(), |run| {
-            format!("{:#x}-{:#x}", run.0, run.1)
-        })?;
+        same("pages of the file", &there, &here, text)?;
     }
-    same("pages in swap", &linux.swapped, &quire.swapped, |run| format!("{:#x}-{:#x}", run.0, run.1))?;
-    if linux.mapped_pages(|_| true) != quire.mapped_pages(|_| true) {
+    same("pages in swap", &linux.swapped, &quire.swapped, text)?;
+    if there != here {
         past.count(KnownDifference::FilePages);
     }
     Ok(())
@@ -105,17 +107,13 @@ fn details(
                     list.push(Detail { start: part.start, end: part.end, flags, ..Detail::default() });
                 });
             } else {
-                // Sizes of cached pages are not compared.
-                let cached = |region: &&Region| region.start == from && region.end == end;
-                let cached = other
-                    .regions
-                    .iter()
-                    .find(cached)
-                    .is_some_and(|region| region.file || region.flags.contains(VmFlags::MAYSHARE));
-                let resident = if cached { 0 } else { detail.resident };
+                let same = |region: &&Region| region.start == from && region.end == end;
+                let region = other.regions.iter().find(same);
+                // How much of the file is mapped is compared above, as far as it can be.
+                let resident = if region.is_some_and(|region| region.file) { 0 } else { detail.resident };
                 // Linux searches for a range in the 2 MiB before the end, and there are none.
                 let low = end < LARGE;
-                let eligible = !cached && !low && detail.eligible;
+                let eligible = !region.is_some_and(Region::is_cached) && !low && detail.eligible;
                 list.push(Detail { resident, eligible, ..*detail });
             }
         }
@@ -172,18 +170,18 @@ fn tables(wanted: Wanted, kib: u64, quire: &Observation) -> Result<(), String> {
 type Sums = Vec<(u64, u64)>;
 
 /// The sums of one side: those of pages of the process's own, and those of cached pages.
-fn sums_of(past: &Past, side: &Observation) -> [Sums; 2] {
+fn sums_of(side: &Observation) -> [Sums; 2] {
     let mut regions = side.regions.iter().peekable();
     let mut sums = [Sums::new(), Sums::new()];
     for &(addr, sum) in &side.sums {
         while regions.next_if(|region| region.end <= addr).is_some() {}
-        let Some(region) = regions.peek().filter(|region| past.contents(region).is_none()) else { continue };
-        sums[usize::from(is_cached(region))].push((addr, sum));
+        let Some(region) = regions.peek() else { continue };
+        sums[usize::from(region.is_cached())].push((addr, sum));
     }
     sums
 }
 
-fn sums(past: &Past, linux: &Observation, quire: &Observation) -> Result<(), String> {
+fn sums(linux: &Observation, quire: &Observation) -> Result<(), String> {
     let file = |side: &Observation| {
         let pages = side.file_sums.iter().enumerate();
         pages.map(|(page, sum)| (page as u64 * PAGE_SIZE, *sum)).collect::<Sums>()
@@ -196,7 +194,7 @@ fn sums(past: &Past, linux: &Observation, quire: &Observation) -> Result<(), Str
     }
     let text = |(addr, sum): &(u64, u64)| format!("page {addr:#x} with sum {sum:#x}");
     same("the file", &file(linux), &file(quire), text)?;
-    let [[own, cached], [quire_own, quire_cached]] = [sums_of(past, linux), sums_of(past, quire)];
+    let [[own, cached], [quire_own, quire_cached]] = [sums_of(linux), sums_of(quire)];
     same("contents", &own, &quire_own, text)?;
     // A page that is only on one side because it is cached has nothing to be compared with but the file.
     let both = |these: &Sums, others: &Sums| -> Sums {

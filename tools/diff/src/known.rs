@@ -25,12 +25,7 @@ macro_rules! differences {
 }
 
 differences! {
-    /// `mremap` that grows, shrinks, doubles or leaves behind shared memory: each mapping has pages of its
-    /// own here.
-    SharedRemap = "shared-remap",
-    /// Shared memory that was untouched at a fork is not shared with the child.
-    SharedFork = "shared-fork",
-    /// Which pages of shared memory are in memory, and of a file in memory with holes.
+    /// Which pages of a file that a call has changed are in memory, and of one in memory with holes.
     FilePages = "file-pages",
     /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a
     /// host with swap space of its own where pages go cannot be compared.

@@ -11,10 +11,22 @@ pub struct Region {
     pub end: u64,
     /// Access and `MAYSHARE` only.
     pub flags: VmFlags,
-    /// Offset into the file in bytes; 0 for what shows none.
+    /// Offset into the file or the shared memory in bytes; 0 for what shows neither.
     pub offset: u64,
-    /// Whether it shows a file.
+    /// Whether it shows the program's file.
     pub file: bool,
+}
+
+impl Region {
+    /// Whether it shows shared memory that is no file.
+    pub(crate) fn is_shared_memory(&self) -> bool {
+        !self.file && self.flags.contains(VmFlags::MAYSHARE)
+    }
+
+    /// Whether its pages are no process's own, but for copies.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.file || self.flags.contains(VmFlags::MAYSHARE)
+    }
 }
 
 /// Pages in memory.
@@ -120,8 +132,13 @@ impl Observation {
         self.mapped_pages(|region| region.file)
     }
 
+    /// The pages of shared memory that are mapped.
+    pub(crate) fn shared_pages(&self) -> Vec<(u64, u64)> {
+        self.mapped_pages(Region::is_shared_memory)
+    }
+
     /// Cached pages of certain mappings, one run where they continue each other.
-    pub(crate) fn mapped_pages(&self, of: impl Fn(&Region) -> bool) -> Vec<(u64, u64)> {
+    fn mapped_pages(&self, of: impl Fn(&Region) -> bool) -> Vec<(u64, u64)> {
         let mut regions = self.regions.iter().filter(|region| of(region)).peekable();
         let mut pages: Vec<(u64, u64)> = Vec::new();
         for run in self.pages.iter().filter(|run| run.state == PageState::File) {

@@ -6,7 +6,7 @@ use crate::observation::{LARGE, Observation, Pages, Region};
 use crate::program::names::*;
 use crate::program::{Call, Outcome, Store};
 use quire_arch::PAGE_SIZE;
-use quire_mm::space::{PageState, VmFlags};
+use quire_mm::space::PageState;
 
 mod file;
 use file::PastFile;
@@ -39,16 +39,6 @@ pub(crate) struct Past {
     counts: KnownCounts,
 }
 
-/// Whether a mapping is of shared memory that is no file.
-fn is_shared_memory(region: &Region) -> bool {
-    !region.file && region.flags.contains(VmFlags::MAYSHARE)
-}
-
-/// Whether a mapping's pages are no process's own.
-pub(crate) fn is_cached(region: &Region) -> bool {
-    region.file || region.flags.contains(VmFlags::MAYSHARE)
-}
-
 /// The regions with those made one that continue each other.
 fn joined(regions: &[Region]) -> Vec<Region> {
     let mut all: Vec<Region> = Vec::new();
@@ -57,7 +47,7 @@ fn joined(regions: &[Region]) -> Vec<Region> {
             Some(last)
                 if last.end == region.start
                     && (last.flags, last.file) == (region.flags, region.file)
-                    && (!last.file || last.offset + (last.end - last.start) == region.offset) =>
+                    && (!last.is_cached() || last.offset + (last.end - last.start) == region.offset) =>
             {
                 last.end = region.end;
             }
@@ -194,9 +184,6 @@ impl Past {
     ) -> Option<KnownDifference> {
         let [addr, len, third, fourth, ..] = args;
         let known = match call {
-            Call::Mremap if len != third || fourth & MREMAP_DONTUNMAP != 0 => {
-                overlapping(before, addr, len).any(is_shared_memory).then_some(KnownDifference::SharedRemap)
-            }
             Call::Mmap if fourth & MAP_HUGETLB != 0 && probes::has_huge_pages() => {
                 Some(KnownDifference::NotBuilt)
             }
@@ -209,8 +196,16 @@ impl Past {
                 Some(KnownDifference::GuardPages)
             }
             Call::Madvise if third == MADV_PAGEOUT => {
-                let differs = self.foreign_swap || overlapping(before, addr, len).any(is_cached);
+                let differs = self.foreign_swap || overlapping(before, addr, len).any(Region::is_cached);
                 differs.then_some(KnownDifference::PageOut)
+            }
+            // Linux makes large folios of shared memory whatever its policy is.
+            Call::Madvise if third == MADV_COLLAPSE => {
+                let has_block = |region: &Region| {
+                    let first = region.start.next_multiple_of(LARGE);
+                    region.is_shared_memory() && first.saturating_add(LARGE) <= region.end
+                };
+                overlapping(before, addr, len).any(has_block).then_some(KnownDifference::NotBuilt)
             }
             _ => None,
         };
@@ -222,7 +217,10 @@ impl Past {
         const DONTNEED: [u64; 2] = [MADV_DONTNEED, MADV_DONTNEED_LOCKED];
         const KEPT_FROM_CHILDREN: [u64; 2] = [MADV_DONTFORK, MADV_WIPEONFORK];
         let [addr, len, third, ..] = args;
-        self.file.note(call, args, outcome);
+        let makes_hole = call == Call::Madvise
+            && third == MADV_REMOVE
+            && overlapping(&before.regions, addr, len).any(|region| region.file);
+        self.file.note(call, args, outcome, makes_hole);
         self.forks += u32::from(call == Call::Fork && outcome == Outcome::Value(0));
         if call == Call::Madvise && KEPT_FROM_CHILDREN.contains(&third) {
             self.kept_from_children.push((addr, addr.saturating_add(len)));
@@ -408,28 +406,17 @@ impl Past {
             && linux.own_pages().eq(quire.own_pages())
     }
 
-    /// Whether the contents of a mapping may differ, and why.
-    pub(crate) fn contents(&self, region: &Region) -> Option<KnownDifference> {
-        // Shared memory that a fork copied.
-        (self.forks > 0 && is_shared_memory(region)).then_some(KnownDifference::SharedFork)
-    }
-
     /// Whether different outcomes of an operation that leaves the sides alike are known.
     pub(crate) fn outcome(
         &mut self,
         call: Call,
         args: [u64; 6],
-        linux: Outcome,
-        seen: &Observation,
     ) -> Option<KnownDifference> {
-        let known = match (call, linux) {
-            (Call::Madvise, _) if args[2] == MADV_COLLAPSE => {
+        let known = match call {
+            Call::Madvise if args[2] == MADV_COLLAPSE => {
                 let ranges = [&self.without_tables, &self.emptied];
                 let other = ranges.into_iter().any(|ranges| touches(ranges, args[0], args[1]));
                 other.then_some(KnownDifference::PageTables)
-            }
-            (Call::Read, Outcome::Value(_)) => {
-                overlapping(&seen.regions, args[0], 8).find_map(|region| self.contents(region))
             }
             _ => None,
         };
@@ -438,7 +425,7 @@ impl Past {
 
     /// Whether the residency of a mapping's pages may differ.
     pub(crate) fn residency(&self, region: &Region) -> bool {
-        is_shared_memory(region) || region.file && self.file.residency(region)
+        region.file && self.file.residency(region)
     }
 
     /// Whether the size of the file was changed, or its pages by a call.

@@ -271,7 +271,11 @@ fn region_of(mapping: &Mapping, shown: VmFlags) -> Region {
         start: mapping.range.start().0,
         end: mapping.range.end().0,
         flags: mapping.flags & shown,
-        offset: if file { mapping.page_offset * PAGE_SIZE } else { 0 },
+        offset: if file || mapping.flags.contains(VmFlags::MAYSHARE) {
+            mapping.page_offset * PAGE_SIZE
+        } else {
+            0
+        },
         file,
     }
 }

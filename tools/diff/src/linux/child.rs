@@ -232,7 +232,9 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
         return fourth & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0 || is_free(board, addr, len);
     }
     if number == Call::Mremap.number() {
-        return is_free(board, addr, len) && (fourth & MREMAP_FIXED == 0 || is_free(board, fifth, third));
+        // Of length 0 it maps what is at the address once more.
+        let old = if len == 0 { 1 } else { len };
+        return is_free(board, addr, old) && (fourth & MREMAP_FIXED == 0 || is_free(board, fifth, third));
     }
     if number == Call::Read.number() || number == Call::Write.number() || number == Call::Execute.number() {
         return is_free(board, addr, 8);

@@ -250,7 +250,7 @@ impl Start {
         for &(from, to) in &self.gaps {
             let (start, end) = (region.start.max(from), region.end.min(to));
             if start < end {
-                let skipped = if region.file { start - region.start } else { 0 };
+                let skipped = if region.is_cached() { start - region.start } else { 0 };
                 visit(Region { start, end, offset: region.offset + skipped, ..region });
             }
         }

@@ -83,7 +83,8 @@ impl Steps<'_> {
                 flags.set(flag, raw & bit != 0);
             }
             let file = raw & observe::VMA_FILE != 0;
-            seen.regions.push(Region { start, end, flags, offset: if file { offset } else { 0 }, file });
+            let shows = file || flags.contains(VmFlags::MAYSHARE);
+            seen.regions.push(Region { start, end, flags, offset: if shows { offset } else { 0 }, file });
         }
         for run in &slot.runs[..slot.run_count.load(Relaxed) as usize] {
             let [start, end, categories] = run.each_ref().map(|word| word.load(Relaxed));

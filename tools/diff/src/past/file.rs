@@ -22,11 +22,10 @@ impl PastFile {
         Self { store, changed: false, not_written: Vec::new() }
     }
 
-    /// Notes a call that was made.
-    pub(super) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome) {
+    /// Notes a call that was made, and whether it may have taken pages out of the file by a mapping.
+    pub(super) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, makes_hole: bool) {
         let [_, _, third, offset, ..] = args;
         // A write that fails makes the file larger.
-        let makes_hole = call == Call::Madvise && third == MADV_REMOVE;
         self.changed |= makes_hole || matches!(call, Call::Ftruncate | Call::Fallocate | Call::Pwrite);
         // A large folio that is old in part is split on Linux, which unmaps it everywhere.
         self.changed |= self.store == Store::Large

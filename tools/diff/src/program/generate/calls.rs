@@ -122,7 +122,8 @@ impl Generator {
 
     /// What a mapping shows: mostly nothing.
     pub(super) fn backing(&mut self, flags: &mut u64) -> (u64, u64) {
-        if self.theme.zeros && *flags & 0xf == MAP_PRIVATE && self.random.chance(40) {
+        let is_usual = matches!(*flags & 0xf, MAP_PRIVATE | MAP_SHARED);
+        if self.theme.zeros && is_usual && self.random.chance(40) {
             *flags &= !MAP_ANONYMOUS;
             let offset =
                 self.random.pick(&[0, 0, 0, PAGE, 2 * PAGE, MIB2, (1 << 63) - PAGE, u64::MAX - 8 * PAGE + 1]);
@@ -150,20 +151,17 @@ impl Generator {
     }
 
     pub(super) fn mremap(&mut self) -> (Call, [Word; 6]) {
-        let old = if self.random.chance(3) { 0 } else { self.length() };
+        // With old size 0 what is shared is mapped once more.
+        let doubles = self.random.chance(if self.theme.shared || self.theme.files { 15 } else { 3 });
+        let old = if doubles { 0 } else { self.length() };
         let new = match self.random.below(100) {
-            0..55 => old,
+            0..55 if old > 0 || self.random.chance(10) => old,
             // Locked memory that grows past its limit.
             55..70 if self.theme.limits => old.saturating_add(64 * PAGE),
             _ => self.length(),
         };
-        // In programs with shared memory most keep the size: what else they do to it is not alike yet.
-        let new = if self.theme.shared && self.random.chance(97) { old } else { new };
         let new = if self.populates { new.min(64 * PAGE) } else { new };
-        let mut flags = self.random.pick(&[0, 1, 1, 1, 3, 3, 3, 3, 5, 5, 7, 7, 2, 4, 6, 8, 1 << 32]);
-        if flags & 5 == 5 && self.theme.shared && self.random.chance(95) {
-            flags &= !4;
-        }
+        let flags = self.random.pick(&[0, 1, 1, 1, 3, 3, 3, 3, 5, 5, 7, 7, 2, 4, 6, 8, 1 << 32]);
         let target = match self.random.below(20) {
             0 => Word::Window(self.window_page() * PAGE + 1),
             1 => Word::Exact(self.random.pick(&[0, 0, u64::MAX - 4095])),
@@ -176,8 +174,7 @@ impl Generator {
 
     pub(super) fn madvise(&mut self, addr: Word) -> (Call, [Word; 6]) {
         let mut advice = self.random.pick(ADVICE);
-        if self.random.chance(if self.theme.files && !self.theme.shared { 4 } else { 0 }) {
-            // Of memory that is shared without a file it is not built, and ends the program.
+        if self.random.chance(if self.theme.files || self.theme.shared { 4 } else { 0 }) {
             advice = MADV_REMOVE;
         }
         if advice == MADV_PAGEOUT && (self.theme.shared || self.theme.files) && self.random.chance(90) {

@@ -84,12 +84,13 @@ pub(crate) fn generate(store: Option<Store>, seed: u64, number: u64, len: usize)
     let large = random.chance(15);
     let large_file = store == Store::Large && random.chance(80);
     let crowded = number % CROWDED_EVERY == CROWDED_EVERY - 1;
+    let shared = random.chance(if large { 5 } else { 30 });
     let theme = Theme {
-        shared: random.chance(if large { 5 } else { 30 }),
+        shared,
         files: large_file || random.chance(if large { 5 } else { 30 }),
         store,
         // A child of a crowd has one of its own, which is much memory.
-        forks: random.chance(if large { 50 } else { 25 }) && !crowded,
+        forks: random.chance(if large || shared { 50 } else { 25 }) && !crowded,
         limits: random.chance(if large { 5 } else { 25 }),
         executes: random.chance(10),
         zeros: random.chance(15),
