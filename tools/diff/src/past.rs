@@ -407,11 +407,7 @@ impl Past {
     }
 
     /// Whether different outcomes of an operation that leaves the sides alike are known.
-    pub(crate) fn outcome(
-        &mut self,
-        call: Call,
-        args: [u64; 6],
-    ) -> Option<KnownDifference> {
+    pub(crate) fn outcome(&mut self, call: Call, args: [u64; 6]) -> Option<KnownDifference> {
         let known = match call {
             Call::Madvise if args[2] == MADV_COLLAPSE => {
                 let ranges = [&self.without_tables, &self.emptied];

@@ -247,7 +247,8 @@ fn errno_of(error: PageError) -> Errno {
         PageError::BadAddress | PageError::PastEnd => Errno::EFAULT,
         PageError::NoMemory(_) | PageError::OverLimit(_) => Errno::ENOMEM,
         PageError::File(FileError::NoSpace) => Errno::ENOSPC,
-        PageError::File(_) => Errno::EIO,
+        // No call returns that a page is swapped out.
+        PageError::File(_) | PageError::Swapped(_) => Errno::EIO,
     }
 }
 

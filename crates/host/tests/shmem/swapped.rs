@@ -113,6 +113,29 @@ fn calls_read_and_write_what_is_swapped_out() {
 }
 
 #[test]
+fn advice_reads_swapped_pages_into_the_swap_cache_and_makes_no_others() {
+    let machine = swapping(32, 1, 256);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = shared(&space, 64);
+    for at in 0..32 {
+        write(&cpu, &space, page(area, at), at + 1);
+    }
+    reclaim(&machine, 4, 64);
+    space.madvise(page(area, 8), 56 * PAGE, Advice::WillNeed).unwrap();
+    reap(&machine, 64);
+    let wanted: Vec<_> = (0..64).map(|at| (8..32).contains(&at)).collect();
+    assert_eq!(in_memory(&space, area, 64), wanted);
+    assert_eq!((swapped(&machine), machine.memory().file_totals().shmem), (32, 0));
+    assert_audit(&machine);
+    let majors = count(&machine, VmEvent::Pgmajfault);
+    for at in 0..32 {
+        assert_eq!(read(&cpu, &space, page(area, at)), at + 1);
+    }
+    assert_eq!(count(&machine, VmEvent::Pgmajfault) - majors, 8);
+    assert_eq!(swapped(&machine), 0);
+}
+
+#[test]
 fn the_last_mapping_frees_what_is_swapped_out() {
     let machine = swapping(32, 1, 256);
     let (cpu, space) = cpu_and_space(&machine);

@@ -28,8 +28,7 @@ pub(crate) fn will_need<P: Platform>(caller: Caller<'_, P>, range: VirtRange) ->
         let snapshot = vma.snapshot();
         // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
         let opening = unsafe { snapshot.backing.opening() };
-        // Of shared memory there is nothing to read: a page that is not there is a hole.
-        if let Some(opening) = opening.filter(|_| snapshot.backing.is_written_back()) {
+        if let Some(opening) = opening {
             let held = HeldOpening::new(caller.spaces, opening);
             let first = snapshot.page_offset_at(part.start());
             // As in Linux, nothing is locked while the file is read.

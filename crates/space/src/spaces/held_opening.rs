@@ -5,10 +5,11 @@ use crate::error::Error;
 use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::{Order, Platform};
-use quire_fault::Need;
+use quire_fault::{Ahead, Need, SwapIn};
 use quire_file::{FileError, IndexRange, OpenFile, Opening, PageError, PageIndex};
 use quire_frame::AllocError;
 use quire_pageout::FileMappers;
+use quire_thp::OrderSet;
 use quire_vma::{SpaceCore, Vma};
 
 /// Pages that are read ahead of one mapping at most: 8 MiB. Linux's bound depends on the device, as the
@@ -79,23 +80,41 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
     }
 
     /// Brings the first of these pages into the cache, as far as the file has them and memory is free, for
-    /// the program in `core`.
+    /// the program in `core`. Shared memory is read from swap devices only, into the swap cache.
     pub(crate) fn read_ahead(&self, core: &SpaceCore, pages: Range<u64>) {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
+        if file.is_shmem() {
+            return self.read_swapped(core, pages);
+        }
         let end = pages.end.min(pages.start.saturating_add(MOST_AHEAD));
         for index in (pages.start..end).map_while(PageIndex::new) {
             let (wanted, program) = ((index, Order::ZERO), &core.tables.membership);
             let around = IndexRange::new(pages.start, end);
             let came = self.spaces.page_cache().page_in(file, wanted, around, program);
-            if let Err(PageError::Swapped(page)) = came {
-                if self.spaces.direct_reclaim().swap_in_shmem(program, file, page).is_err() {
-                    return;
-                }
-                continue;
-            }
             if core.is_killed() || came.is_err() {
                 return;
+            }
+        }
+    }
+
+    /// Begins to read those of these pages of shared memory that are on swap devices.
+    fn read_swapped(&self, core: &SpaceCore, pages: Range<u64>) {
+        // SAFETY: as in `sync`.
+        let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
+        let swap_in = SwapIn::new(self.spaces.memory(), &core.tables.membership);
+        let mut from = pages.start;
+        while let Some(page) = self.spaces.page_cache().next_swapped(file, from, |_| true)
+            && page.index.get() < pages.end
+            && !core.is_killed()
+        {
+            from = page.index.get() + 1;
+            match swap_in.begin_ahead(page.slot, OrderSet::EMPTY, Ahead::Wanted) {
+                Ok(_) => {}
+                Err((cause, need)) if self.spaces.direct_reclaim().free_some(cause, need) => {
+                    from = page.index.get();
+                }
+                Err(_) => return,
             }
         }
     }
