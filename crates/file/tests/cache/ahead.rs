@@ -216,5 +216,5 @@ fn a_read_of_several_pages_that_panics_leaves_none() {
             lost.push(pfn);
         }
     });
-    lost.into_iter().for_each(|head| fixture.memcgs.folios().release_folio(head));
+    lost.into_iter().for_each(|head| fixture.memcgs().folios().release_folio(head));
 }

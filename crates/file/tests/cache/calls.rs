@@ -260,14 +260,14 @@ fn a_look_up_does_not_wait() {
     let fixture = Fixture::new();
     let cache = fixture.cache();
     let file = fixture.create(Disk::new(&pattern(7, PAGE as usize)).file(), PAGE);
-    assert!(matches!(file.file().find(&fixture.memcgs, at(0)), Lookup::Nothing));
-    assert!(matches!(file.file().find(&fixture.memcgs, at(1)), Lookup::PastEnd));
+    assert!(matches!(file.file().find(fixture.memcgs(), at(0)), Lookup::Nothing));
+    assert!(matches!(file.file().find(fixture.memcgs(), at(1)), Lookup::PastEnd));
     let read = cache.page_in(file.file(), page(0), ALONE, &fixture.program).unwrap();
     assert!(read.was_read);
-    assert!(matches!(file.file().find(&fixture.memcgs, at(0)), Lookup::Busy));
+    assert!(matches!(file.file().find(fixture.memcgs(), at(0)), Lookup::Busy));
     let head = read.folio.head();
     drop(read);
-    let Lookup::Folio(found) = file.file().find(&fixture.memcgs, at(0)) else { panic!("it is cached") };
+    let Lookup::Folio(found) = file.file().find(fixture.memcgs(), at(0)) else { panic!("it is cached") };
     assert_eq!((found.head(), found.frame().refs()), (head, 2));
     drop(found);
     assert!(!cache.page_in(file.file(), page(0), ALONE, &fixture.program).unwrap().was_read);

@@ -161,7 +161,7 @@ impl Both<'_> {
                 self.let_go();
                 let index = PageIndex::new(at / PAGE).unwrap();
                 let file = self.file.as_ref().unwrap().file();
-                if let Lookup::Folio(folio) = file.find(&fixture.memcgs, index) {
+                if let Lookup::Folio(folio) = file.find(fixture.memcgs(), index) {
                     self.held = Some(folio.unlock_and_keep());
                 }
             }
@@ -180,7 +180,7 @@ impl Both<'_> {
 
     fn let_go(&mut self) {
         if let Some(head) = self.held.take() {
-            self.fixture.memcgs.folios().release_folio(head);
+            self.fixture.memcgs().folios().release_folio(head);
         }
     }
 

@@ -122,7 +122,7 @@ fn a_folio_is_removed_when_no_entry_maps_it() {
     // Before, for each mapping that is left, and after.
     assert_eq!(users.unmaps.get(), 4);
     assert_eq!(fixture.frames_in_use(), 0);
-    assert!(matches!(file.file().find(&fixture.memcgs, at(1)), Lookup::PastEnd));
+    assert!(matches!(file.file().find(fixture.memcgs(), at(1)), Lookup::PastEnd));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_folio_that_is_held_outlives_its_place() {
     let other = fixture.cache().page_in(file.file(), page(0), ALONE, &fixture.program).unwrap();
     assert_ne!(other.folio.head(), head);
     drop(other);
-    fixture.memcgs.folios().release_folio(head);
+    fixture.memcgs().folios().release_folio(head);
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn a_pinned_page_leaves_a_file_whose_end_moves() {
     assert_eq!((replaced, disk.take_log().len()), (Ok(()), 1));
     assert_eq!((fixture.files.totals().cached, fixture.files.totals().dirty), (0, 0));
     let (head, _) = fixture.frames().folios().unpin_folio(head);
-    fixture.memcgs.folios().release_folio(head);
+    fixture.memcgs().folios().release_folio(head);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn invalidation_leaves_what_is_in_use() {
     let held = held.folio.unlock_and_keep();
     let unlocked = cache.invalidate(file.file(), IndexRange::ALL);
     let cached = fixture.files.totals().cached;
-    fixture.memcgs.folios().release_folio(held);
+    fixture.memcgs().folios().release_folio(held);
     // Before anything fails: the last close waits for mappings.
     let users = Mapped { fixture: Some(&fixture), ..Mapped::default() };
     quire_file::FileUsers::unmap(&users, file.file(), IndexRange::ALL, true);
@@ -368,7 +368,7 @@ fn the_last_close_writes_and_frees_all() {
     assert_eq!(*disk.bytes(), bytes);
     assert_eq!((fixture.files.count(fixture.frames()), fixture.frames_in_use()), (0, 0));
     assert_eq!(fixture.files.totals(), quire_file::FileTotals::default());
-    assert_eq!(fixture.memcgs.charges().charged(memcg), 0);
+    assert_eq!(fixture.memcgs().charges().charged(memcg), 0);
 }
 
 #[test]
@@ -399,9 +399,9 @@ fn a_memcg_pays_for_its_pages_and_is_told_when_it_cannot() {
     assert_eq!(over.memcg, memcg);
     assert!(transfer.stopped.unwrap().is_shortage());
     fixture.check();
-    assert_eq!(fixture.memcgs.charges().charged(memcg), 10);
+    assert_eq!(fixture.memcgs().charges().charged(memcg), 10);
     fixture.cache().set_size(file.file(), 3 * PAGE, &NoUsers).unwrap();
-    assert_eq!(fixture.memcgs.charges().charged(memcg), 3);
+    assert_eq!(fixture.memcgs().charges().charged(memcg), 3);
 }
 
 #[test]
@@ -410,7 +410,7 @@ fn the_parts_of_a_folio_are_charged_to_its_memcg() {
     let memcg = fixture.limit(100);
     let file = fixture.create(Disk::with_folios_of(4).file(), 0);
     fixture.must_write(file.file(), 0, &pattern(8, 16 * PAGE as usize));
-    let charged = || fixture.memcgs.charges().charged(memcg);
+    let charged = || fixture.memcgs().charges().charged(memcg);
     assert_eq!(charged(), 16);
     fixture.cache().set_size(file.file(), 5 * PAGE + 100, &NoUsers).unwrap();
     fixture.check();
@@ -427,7 +427,7 @@ fn a_hole_in_a_folio_that_is_held_needs_space() {
     let file = fixture.create(disk.file(), 0);
     fixture.must_write(file.file(), 0, &pattern(8, 16 * PAGE as usize));
     fixture.flush(file.file());
-    let Lookup::Folio(folio) = file.file().find(&fixture.memcgs, at(0)) else { panic!("it is cached") };
+    let Lookup::Folio(folio) = file.file().find(fixture.memcgs(), at(0)) else { panic!("it is cached") };
     let held = folio.unlock_and_keep();
     let punch = || {
         let mut free = |_| Ok(());
@@ -442,7 +442,7 @@ fn a_hole_in_a_folio_that_is_held_needs_space() {
     assert_eq!(punch(), Ok(()));
     assert_eq!(*disk.prepared.lock().unwrap(), [0..16 * PAGE, 0..16 * PAGE], "at both ends of the hole");
     assert_eq!(fixture.must_read(file.file(), 4 * PAGE, 4 * PAGE as usize), [0; 4 * PAGE as usize]);
-    fixture.memcgs.folios().release_folio(held);
+    fixture.memcgs().folios().release_folio(held);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use quire_file::{
 };
 use quire_frame::{Frames, PcpTechnique};
 use quire_memcg::{Belonging, Limit, Membership, MemcgId, Memcgs};
+use quire_swap::{Swap, SwapTechnique};
 use quire_vma_tree::intervals::{IntervalLink, Member};
 use std::cell::Cell;
 
@@ -29,7 +30,7 @@ pub(crate) type Core = FileCore<Machine, Vma>;
 /// A machine with files, and a program.
 pub(crate) struct Fixture {
     pub(crate) files: Files<Machine, Vma>,
-    pub(crate) memcgs: Memcgs<Machine>,
+    swap: Swap<Machine>,
     pub(crate) program: Membership,
 }
 
@@ -41,24 +42,29 @@ impl Fixture {
     pub(crate) fn with(machine: Machine) -> Self {
         let memcgs = Memcgs::new(frames_of(machine, PcpTechnique::All)).unwrap();
         let files = Files::new(memcgs.frames()).unwrap();
-        Self { files, memcgs, program: Membership::default() }
+        let swap = Swap::new(memcgs, SwapTechnique::default());
+        Self { files, swap, program: Membership::default() }
     }
 
     /// The program is in a memcg of its own, which may have so many pages.
     pub(crate) fn limit(&self, pages: u64) -> MemcgId {
-        let memcg = self.memcgs.lifecycle().create(MemcgId::ROOT, "limited").unwrap();
-        let _ = self.memcgs.files().set(memcg, Limit::Max, Some(pages * PAGE)).unwrap();
+        let memcg = self.memcgs().lifecycle().create(MemcgId::ROOT, "limited").unwrap();
+        let _ = self.memcgs().files().set(memcg, Limit::Max, Some(pages * PAGE)).unwrap();
         self.program.replace(memcg);
         memcg
     }
 
+    pub(crate) fn memcgs(&self) -> &Memcgs<Machine> {
+        self.swap.memcgs()
+    }
+
     pub(crate) fn frames(&self) -> &Frames<Machine> {
-        self.memcgs.frames()
+        self.memcgs().frames()
     }
 
     pub(crate) fn cache(&self) -> PageCache<'_, Machine, Vma> {
         // SAFETY: the files were made on this machine.
-        unsafe { PageCache::new(&self.files, &self.memcgs) }
+        unsafe { PageCache::new(&self.files, &self.swap) }
     }
 
     pub(crate) fn create(&self, backing: impl FileBacking<Machine>, size: u64) -> Handle<'_> {
@@ -71,7 +77,7 @@ impl Fixture {
         let mut found = Vec::new();
         let audit = FileAudit::new(&self.files, self.frames());
         audit.validate(&mut |wrong| found.push(wrong.to_string()));
-        self.memcgs.audit().validate(&mut |wrong| found.push(wrong.to_string()));
+        self.memcgs().audit().validate(&mut |wrong| found.push(wrong.to_string()));
         for what in [Belonging::Pages, Belonging::FilePages] {
             let tell = |one: &mut dyn FnMut(MemcgId, u64)| {
                 audit.for_each_folio(|_, stored| {
@@ -80,7 +86,7 @@ impl Fixture {
                     one(memcg, stored.order.pages());
                 });
             };
-            self.memcgs.audit().recount(what, tell, &mut |wrong| found.push(wrong.to_string()));
+            self.memcgs().audit().recount(what, tell, &mut |wrong| found.push(wrong.to_string()));
         }
         assert!(found.is_empty(), "{found:#?}");
         crate::machine::assert_sound(self.frames());
@@ -253,7 +259,7 @@ impl FileUsers<Machine, Vma> for Mapped<'_> {
             }
         });
         // The reference of the mappings.
-        last.into_iter().for_each(|head| fixture.memcgs.folios().release_folio(head));
+        last.into_iter().for_each(|head| fixture.memcgs().folios().release_folio(head));
     }
 
     fn clean(&self, _file: &Core, _head: quire_arch::Pfn, _pages: IndexRange) -> Cleaned {

@@ -117,7 +117,7 @@ fn a_read_that_panics_leaves_no_page() {
         assert_eq!((fixture.files.totals().cached, fixture.frames_in_use()), (0, nth));
     }
     for (_, head) in asked.lock().unwrap().iter() {
-        fixture.memcgs.folios().release_folio(*head);
+        fixture.memcgs().folios().release_folio(*head);
     }
 }
 
@@ -182,7 +182,7 @@ fn a_read_that_panics_keeps_neither_its_room_nor_its_frame() {
         fixture.frames().audit().for_each_frame(|pfn, frame| {
             lost.extend((frame.kind() == quire_frame::Kind::File).then_some(pfn));
         });
-        fixture.memcgs.folios().release_folio(lost[0]);
+        fixture.memcgs().folios().release_folio(lost[0]);
     }
 }
 

@@ -78,7 +78,7 @@ fn a_pinned_page_is_written_by_a_sync_and_stays_dirty() {
     assert_eq!((disk.take_log().len(), fixture.files.totals().dirty), (1, 1));
     fixture.check();
     let (head, _) = fixture.frames().folios().unpin_folio(head);
-    fixture.memcgs.folios().release_folio(head);
+    fixture.memcgs().folios().release_folio(head);
 }
 
 #[test]
