@@ -4,8 +4,10 @@
 //! word in the store says which of both has it: a folio or its slot, which is named by this word alone. Each
 //! change of the word, and of the slot's count, is made in one hold of FolioStore.
 //!
-//! Neither takes Invalidate: reclaim must not wait for it, and a swap-in holds the folio lock. So who removes
-//! a range goes on until it finds neither folios nor slots there. A word never comes where there was none.
+//! A swap-in does not take Invalidate, since it holds the folio lock: so who removes a range goes on until it
+//! finds neither folios nor slots there. A word never comes where there was none. A page-out only tries
+//! Invalidate, shared: who holds it alone unmaps pages without their locks, and a page that counts no maps
+//! any more may be in TLBs until that is flushed.
 
 use super::PageCache;
 use super::find::FolioReference;
@@ -88,7 +90,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 
     /// Takes the folio at `head` out of the cache of its file, where its slot takes its place. The caller has
     /// the folio lock and a reference; the folio is in the swap cache, nothing maps it, and what was mapped
-    /// of it is flushed. Returns false, and changes nothing, where another thread has a reference.
+    /// of it is flushed. Returns false, and changes nothing, where another thread has a reference, or removes
+    /// pages of the file.
     pub fn page_out(self, head: Pfn) -> bool {
         let (frames, frame) = (self.frames(), self.frames().known(head));
         // SAFETY: the caller has the folio lock.
@@ -99,6 +102,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         else {
             return false;
         };
+        let Some(_shared) = file.invalidate.try_read(self.platform()) else { return false };
         let is_swapped = file.with_store(frames, |store| {
             if frame.refs() != ALONE || frame.as_folio().maps() != 0 {
                 return false;

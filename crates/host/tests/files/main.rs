@@ -5,6 +5,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/disk.rs"]
+mod disk;
 
 mod ahead;
 mod beside;

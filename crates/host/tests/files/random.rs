@@ -1,8 +1,10 @@
 //! Random operations on one file by several programs: a model knows each word of the file and of each copy.
 
 use crate::common::*;
+use crate::disk::{Disk, Medium, lock};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 /// Pages that a file of small folios may have, and one of large ones.
 const PAGES: [u64; 2] = [40, 1100];
@@ -155,13 +157,16 @@ impl Scene<'_> {
             .copy_from_slice(&values[..done.bytes as usize / 8]);
     }
 
-    fn cut(&mut self, store: &FileStore) {
+    /// `store` has the bytes of a file that is not shared memory.
+    fn cut(&mut self, store: Option<&FileStore>) {
         if self.random.chance(50) {
             let size = self.random.below(self.pages * WORDS + 1) * 8;
             self.file.set_size(size).unwrap();
             self.model.set_size(size);
             // What is stored past the end is the embedder's to cut.
-            store.bytes.lock().unwrap().truncate(size as usize);
+            if let Some(store) = store {
+                store.bytes.lock().unwrap().truncate(size as usize);
+            }
             for area in self.programs.iter_mut().flat_map(|program| &mut program.1) {
                 area.copies.retain(|&page, _| page < size.div_ceil(PAGE));
             }
@@ -170,7 +175,8 @@ impl Scene<'_> {
         let start = self.random.below(self.pages * WORDS);
         let most = if self.is_huge && self.random.chance(50) { self.pages } else { 4 };
         let end = start + self.random.below(most * WORDS);
-        if self.file.punch(start * 8..end * 8, |bytes| store.free(bytes)).is_ok() {
+        let free = |bytes| store.map_or(Ok(()), |store| store.free(bytes));
+        if self.file.punch(start * 8..end * 8, free).is_ok() {
             let last = (end * 8).min(self.model.size) / 8;
             if start < last {
                 self.model.words[start as usize..last as usize].fill(0);
@@ -240,6 +246,86 @@ impl Scene<'_> {
     }
 }
 
+/// The swap of a machine, which a test takes away and adds again.
+struct Swap<'m> {
+    machine: &'m Machine,
+    medium: Arc<Mutex<Medium>>,
+    device: DeviceId,
+}
+
+impl<'m> Swap<'m> {
+    fn on(machine: &'m Machine) -> Self {
+        let (disk, medium) = Disk::new(4096);
+        Self { machine, medium, device: swap_on(machine, disk) }
+    }
+
+    /// Pages out, or in, or what a device fails to read.
+    fn change(&mut self, scene: &mut Scene<'_>) {
+        let (who, areas) = {
+            let who = scene.random.below(scene.programs.len() as u64) as usize;
+            (who, &scene.programs[who].1)
+        };
+        let area = (!areas.is_empty()).then(|| {
+            let area = &areas[scene.random.below(areas.len() as u64) as usize];
+            let first = scene.random.below(area.pages);
+            (page(area.addr, first), (1 + scene.random.below(area.pages - first)) * PAGE)
+        });
+        match (scene.random.below(8), area) {
+            (0..=2, _) => reclaim(self.machine, 1, 1 + scene.random.below(60)),
+            (3, Some((addr, len))) => scene.programs[who].0.madvise(addr, len, Advice::PageOut).unwrap(),
+            (4, Some((addr, len))) => scene.programs[who].0.madvise(addr, len, Advice::WillNeed).unwrap(),
+            (5, Some((addr, len))) => scene.programs[who].0.madvise(addr, len, Advice::Cold).unwrap(),
+            (6, _) if !scene.fails && scene.random.chance(10) => {
+                self.machine.memory().swapoff(self.device, || true).unwrap();
+                *self = Self::on(self.machine);
+            }
+            (7, _) => {
+                scene.fails = scene.random.chance(30);
+                lock(&self.medium).unreadable = scene.fails;
+                lock(&self.medium).unwritable = scene.random.chance(30);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Random operations on shared memory that is paged out: as below.
+#[test]
+fn each_word_of_shared_memory_is_the_one_that_was_written_last() {
+    for seed in 0..setting("QUIRE_SEEDS", 4) {
+        let machine = machine(64, 1);
+        let file = machine.memory().create_shmem((), 0).unwrap();
+        let (cpu, space) = cpu_and_space(&machine);
+        let (pages, is_huge) = (PAGES[0], false);
+        let model = Model { words: vec![0; (pages * WORDS) as usize], size: 0 };
+        let (programs, random) = (vec![(space, Vec::new())], Random(1000 + seed));
+        let mut scene =
+            Scene { file, model, programs, random, next: 0, fails: false, mapped: 0, pages, is_huge };
+        let mut swap = Swap::on(&machine);
+        for nth in 0..setting("QUIRE_OPS", 30_000) {
+            match scene.random.below(100) {
+                0..=29 => scene.read(&cpu),
+                30..=59 => scene.write(&cpu),
+                60..=69 => scene.call(),
+                // What cannot be read where a file is cut is lost.
+                70..=73 if !scene.fails => scene.cut(None),
+                74..=82 if !scene.fails => scene.change_mappings(),
+                _ => swap.change(&mut scene),
+            }
+            if nth % 500 == 0 {
+                assert_audit(&machine);
+            }
+        }
+        {
+            let mut medium = lock(&swap.medium);
+            assert!(medium.reads > 0 && !medium.stored().is_empty(), "seed {seed}: nothing was paged out");
+            medium.unreadable = false;
+        }
+        drop(scene);
+        assert_eq!(free_slots(&machine), 4096, "seed {seed}");
+    }
+}
+
 /// Random operations: each word of the file and of each private copy is the one that was written last.
 #[test]
 fn each_word_is_the_one_that_was_written_last() {
@@ -260,7 +346,7 @@ fn each_word_is_the_one_that_was_written_last() {
                 0..=34 => scene.read(&cpu),
                 35..=69 => scene.write(&cpu),
                 70..=79 => scene.call(),
-                80..=83 => scene.cut(&store),
+                80..=83 => scene.cut(Some(&store)),
                 84..=92 => scene.change_mappings(),
                 93..=95 => {
                     let wrote = scene.file.sync(0..u64::MAX, false);

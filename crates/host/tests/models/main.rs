@@ -29,6 +29,7 @@ mod oom;
 mod pageout;
 mod rmap;
 mod shared_zeros;
+mod shmem;
 mod shootdowns;
 mod spaces;
 mod swap;
