@@ -91,7 +91,7 @@ impl<P: Platform> SwappedIn<'_, P> {
     ) -> bool {
         // No large folio: the slots of shared memory are asked for one by one.
         let is_it = self.order == Order::ZERO && self.page_of(page.slot) == Some(0);
-        is_it && cache.adopt(file, page, self.head, || self.names_gone(page.slot, 1))
+        is_it && cache.shmem().adopt(file, page, self.head, || self.names_gone(page.slot, 1))
     }
 
     fn is_being_written(&self) -> bool {

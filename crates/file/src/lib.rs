@@ -68,7 +68,7 @@ mod word;
 
 pub use audit::{FileAudit, FileViolation, PagesOf};
 pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
-pub use cache::{FileHandle, HeldFile, PageCache, PagedIn, Transfer, Wait};
+pub use cache::{FileHandle, HeldFile, PageCache, PagedIn, ShmemPages, Transfer, Wait};
 pub use cached_file::{CachedFile, FileFigures, Lookup, MAX_FILE_BYTES};
 pub use entry::{Entry, Payload, Stored};
 pub use error::{Busy, PageError, SwappedPage};

@@ -367,7 +367,7 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     let pages = spaces.frames().folio(head).order().pages();
     if frame.kind() == Kind::Shmem
         && spaces.frames().folio(head).is_in_file_cache()
-        && !spaces.page_cache().page_out(head)
+        && !spaces.page_cache().shmem().page_out(head)
     {
         // Another thread uses it.
         drop(guard);

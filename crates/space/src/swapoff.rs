@@ -112,11 +112,11 @@ fn unuse_files<P: Platform>(
     id: DeviceId,
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), SwapOffError> {
-    let cache = spaces.page_cache();
-    let mut next = cache.next_swapped_file(None);
+    let cache = spaces.page_cache().shmem();
+    let mut next = cache.next_file(None);
     while let Some(file) = next {
         let mut from = 0;
-        while let Some(page) = cache.next_swapped(&file, from, |slot| slot.device() == id) {
+        while let Some(page) = cache.next(&file, from, |slot| slot.device() == id) {
             if !goes_on() {
                 return Err(SwapOffError::Interrupted);
             }
@@ -133,7 +133,7 @@ fn unuse_files<P: Platform>(
                 }
             }
         }
-        next = cache.next_swapped_file(Some(&file));
+        next = cache.next_file(Some(&file));
     }
     Ok(())
 }

@@ -144,7 +144,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 }
             });
             // A page may have been swapped out, or in, before it was found.
-            if !file.is_shmem() || self.free_slots(file, pages) {
+            if !file.is_shmem() || self.shmem().free(file, pages) {
                 return;
             }
         }

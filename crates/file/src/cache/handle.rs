@@ -4,7 +4,7 @@ use super::PageCache;
 use crate::backing::FileBacking;
 use crate::cached_file::MAX_FILE_BYTES;
 use crate::error::PageError;
-use crate::file_core::{FileCore, Mapping};
+use crate::file_core::Mapping;
 use crate::open_file::OpenFile;
 use crate::shmem::{ShmemOwner, ShmemPromise};
 use core::fmt;
@@ -77,43 +77,6 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             file.openings.fetch_sub(1, Ordering::Relaxed);
         })?;
         Ok(FileHandle { cache: self, open })
-    }
-}
-
-/// A file that is held without an opening of its own, so that it does not end. Dropping it may end the file,
-/// and sleep.
-pub struct HeldFile<'m, P: Platform, V: Mapping> {
-    cache: PageCache<'m, P, V>,
-    core: NonNull<FileCore<P, V>>,
-}
-
-impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// The first file, or the first behind `after`, that has pages on swap devices.
-    pub fn next_swapped_file(self, after: Option<&HeldFile<'m, P, V>>) -> Option<HeldFile<'m, P, V>> {
-        let core = self.files.hold_swapped(self.frames(), after.map(|held| held.core))?;
-        Some(HeldFile { cache: self, core })
-    }
-}
-
-impl<P: Platform, V: Mapping> Deref for HeldFile<'_, P, V> {
-    type Target = FileCore<P, V>;
-
-    fn deref(&self) -> &FileCore<P, V> {
-        // SAFETY: the file lives as long as it has openings, and one is this.
-        unsafe { self.core.as_ref() }
-    }
-}
-
-impl<P: Platform, V: Mapping> Drop for HeldFile<'_, P, V> {
-    fn drop(&mut self) {
-        // SAFETY: one of the openings that the file counts is this.
-        unsafe { self.cache.close_one(self.core) };
-    }
-}
-
-impl<P: Platform, V: Mapping> fmt::Debug for HeldFile<'_, P, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
     }
 }
 

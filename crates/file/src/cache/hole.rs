@@ -68,7 +68,7 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             let whole = pages.intersect(CachedFile::<P>::pages_of(0..file.size()));
             let mut held = ArrayVec::<_, 2>::new();
             for edge in &edges {
-                held.extend(cache.hold_shmem(file, edge.index)?);
+                held.extend(cache.shmem().hold(file, edge.index)?);
             }
             let are_there = edges.iter().all(|edge| self.is_there(edge))
                 && spaces.iter().all(|(folio, space)| file.is_prepared(*space, *folio));

@@ -18,8 +18,9 @@ mod unfilled;
 mod writeback;
 
 pub use calls::Transfer;
-pub use handle::{FileHandle, HeldFile};
+pub use handle::FileHandle;
 pub use obtain::PagedIn;
+pub use swapped::{HeldFile, ShmemPages};
 pub use writeback::Wait;
 
 use crate::cached_file::CachedFile;
@@ -62,6 +63,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// The files.
     pub fn files(self) -> &'m Files<P, V> {
         self.files
+    }
+
+    /// Shared memory, and what of it is on swap devices.
+    pub fn shmem(self) -> ShmemPages<'m, P, V> {
+        ShmemPages(self)
     }
 
     fn frames(self) -> &'m Frames<P> {

@@ -87,7 +87,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             }
             return Ok(PagedIn { folio, was_read: false });
         }
-        self.check_swapped(file, index)?;
+        self.shmem().check(file, index)?;
         let order = order.min(file.largest_order());
         if order == Order::ZERO
             && let Some(folio) = (ReadAround { cache: self, file }).read_around((index, around), program)?
@@ -189,7 +189,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             Err(error) if fill == Fill::Read => return Err(error.into()),
             Ok(None) | Err(_) => {}
         }
-        self.check_swapped(file, index)?;
+        self.shmem().check(file, index)?;
         let largest = file.free_order(self.frames(), (index, wanted.order), fill == Fill::Read);
         let Some(new) = slot.take() else { return Ok(Step::NeedsFolio(largest)) };
         if new.order > largest {
@@ -231,7 +231,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let folio = LockedFolio::new(self.memcgs, head, guard);
         if file.is_shmem() {
             // It came as zeros.
-            self.list_shmem(head);
+            self.shmem().list(head);
             return Ok(Step::There(folio, Came::Before));
         }
         if fill == Fill::ByCaller {

@@ -15,10 +15,13 @@ use crate::backing::FileError;
 use crate::cached_file::CachedFile;
 use crate::entry::{Entry, Payload};
 use crate::error::{PageError, SwappedPage};
-use crate::file_core::Mapping;
+use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
 use crate::store::Filter;
 use arrayvec::ArrayVec;
+use core::fmt;
+use core::ops::Deref;
+use core::ptr::NonNull;
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FrameFlags, OwnerWord};
 use quire_memcg::MemcgId;
@@ -31,17 +34,20 @@ const AT_ONCE: usize = 16;
 /// References to a folio that is paged out: those of the file's cache, the swap cache and the caller.
 const ALONE: u32 = 3;
 
-impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
+/// The cache as far as it has shared memory.
+pub struct ShmemPages<'m, P: Platform, V: Mapping>(pub(super) PageCache<'m, P, V>);
+
+impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
     /// Refuses a page that is not in the cache but on a swap device.
     ///
     /// # Errors
     ///
     /// [`PageError::Swapped`], or that it is lost.
-    pub(super) fn check_swapped(self, file: &CachedFile<P>, index: PageIndex) -> Result<(), PageError> {
+    pub(super) fn check(self, file: &CachedFile<P>, index: PageIndex) -> Result<(), PageError> {
         if !file.is_shmem() || file.swapped.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
-        match file.with_store(self.frames(), |store| store.get(index)).map(|stored| stored.entry) {
+        match file.with_store(self.0.frames(), |store| store.get(index)).map(|stored| stored.entry) {
             Some(Entry::Slot(Payload::LOST)) => Err(FileError::Io.into()),
             Some(Entry::Slot(slot)) => {
                 Err(PageError::Swapped(SwappedPage { index, slot: SlotId::from_raw(slot.get()) }))
@@ -56,7 +62,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// # Errors
     ///
     /// [`PageError::Swapped`].
-    pub(super) fn hold_shmem(
+    pub(super) fn hold(
         self,
         file: &CachedFile<P>,
         index: PageIndex,
@@ -65,15 +71,15 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Ok(None);
         }
         loop {
-            if let Some(head) = file.get(self.memcgs, index) {
-                let reference = self.hold(head);
+            if let Some(head) = file.get(self.0.memcgs, index) {
+                let reference = self.0.hold(head);
                 // One that was found first, and swapped out before this had it, is not the file's.
-                if file.has(self.frames().known(head), index) {
+                if file.has(self.0.frames().known(head), index) {
                     return Ok(Some(reference));
                 }
                 continue;
             }
-            match self.check_swapped(file, index) {
+            match self.check(file, index) {
                 // Its bytes are lost, and need not be zeros.
                 Ok(()) | Err(PageError::File(_)) => return Ok(None),
                 Err(swapped) => return Err(swapped),
@@ -82,10 +88,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     }
 
     /// Lists a new folio of shared memory, which the caller has locked.
-    pub(super) fn list_shmem(self, head: Pfn) {
-        let pin = self.platform().pin();
-        let _section = self.frames().epoch().enter(&pin);
-        self.memcgs.folios().list_new(&pin, head, false);
+    pub(super) fn list(self, head: Pfn) {
+        let pin = self.0.platform().pin();
+        let _section = self.0.frames().epoch().enter(&pin);
+        self.0.memcgs.folios().list_new(&pin, head, false);
     }
 
     /// Takes the folio at `head` out of the cache of its file, where its slot takes its place. The caller has
@@ -93,7 +99,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// of it is flushed. Returns false, and changes nothing, where another thread has a reference, or removes
     /// pages of the file.
     pub fn page_out(self, head: Pfn) -> bool {
-        let (frames, frame) = (self.frames(), self.frames().known(head));
+        let (frames, frame) = (self.0.frames(), self.0.frames().known(head));
         // SAFETY: the caller has the folio lock.
         let Some(file) = (unsafe { CachedFile::of_folio(frames, head) }) else { return false };
         let order = frame.word().order();
@@ -102,7 +108,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         else {
             return false;
         };
-        let Some(_shared) = file.invalidate.try_read(self.platform()) else { return false };
+        let Some(_shared) = file.invalidate.try_read(self.0.platform()) else { return false };
         let is_swapped = file.with_store(frames, |store| {
             if frame.refs() != ALONE || frame.as_folio().maps() != 0 {
                 return false;
@@ -113,14 +119,14 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 file.swapped.fetch_sub(order.pages(), Ordering::Relaxed);
                 return false;
             }
-            self.swap.counts().add_counts(SlotId::from_raw(payload.get()), order.pages() as u32);
+            self.0.swap.counts().add_counts(SlotId::from_raw(payload.get()), order.pages() as u32);
             frame.as_folio().set_owner(OwnerWord::NONE);
             frame.clear_flags(FrameFlags::SHARED_BY_NAME);
             true
         });
         if is_swapped {
-            file.count_gone(self.memcgs, head, order);
-            self.memcgs.folios().disown_file_page(&self.platform().pin(), frame);
+            file.count_gone(self.0.memcgs, head, order);
+            self.0.memcgs.folios().disown_file_page(&self.0.platform().pin(), frame);
             // The cache's. The swap cache has one, and the caller.
             let last = frame.put(1);
             debug_assert!(!last, "{head:?} is in no cache");
@@ -133,7 +139,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// file does not have the slot there, or the folio is not of one page. The caller has the folio lock and
     /// a reference.
     pub fn adopt(self, file: &CachedFile<P>, page: SwappedPage, pfn: Pfn, names_gone: impl FnOnce()) -> bool {
-        let (frames, frame) = (self.frames(), self.frames().known(pfn));
+        let (frames, frame) = (self.0.frames(), self.0.frames().known(pfn));
         let SwappedPage { index, slot } = page;
         let word = frame.word();
         if word.order() != Order::ZERO || !word.kind().is_swap_backed() || frame.as_folio().maps() != 0 {
@@ -159,38 +165,35 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if is_adopted {
             let memcg = MemcgId::from_bits(frame.as_folio().memcg());
             if !memcg.is_root() {
-                self.memcgs.folios().own_file_page(&self.platform().pin(), frame, memcg);
+                self.0.memcgs.folios().own_file_page(&self.0.platform().pin(), frame, memcg);
             }
-            file.count_came(self.memcgs, pfn, Order::ZERO);
+            file.count_came(self.0.memcgs, pfn, Order::ZERO);
         }
         is_adopted
     }
 
     /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out.
     /// Invalidate is held exclusively.
-    pub(super) fn free_slots(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
+    pub(super) fn free(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
         let mut rest = pages;
         let mut is_empty = true;
         while !rest.is_empty() {
             let mut freed = ArrayVec::<_, AT_ONCE>::new();
-            rest = file.with_store(self.frames(), |store| {
+            rest = file.with_store(self.0.frames(), |store| {
                 let mut rest = rest;
                 while !freed.is_full() {
                     let Some(stored) = store.next(rest, Filter::All) else { return IndexRange::default() };
                     rest = IndexRange::new(stored.range().end(), pages.end());
                     match stored.entry {
-                        Entry::Slot(payload) => {
+                        Entry::Slot(_) => {
                             store.remove(stored.start);
-                            file.swapped.fetch_sub(stored.order.pages(), Ordering::Relaxed);
-                            let slot = SlotId::from_raw(payload.get());
-                            let is_lost = payload == Payload::LOST;
-                            let dropped = !is_lost
-                                && self
-                                    .swap
-                                    .counts()
-                                    .drop_counts(slot, stored.order.pages() as u32)
-                                    .cached_only;
-                            freed.push((slot, stored.order, dropped));
+                            let pages = stored.order.pages();
+                            file.swapped.fetch_sub(pages, Ordering::Relaxed);
+                            let slot = stored.entry.swap_slot();
+                            let is_cached = slot.filter(|&slot| {
+                                self.0.swap.counts().drop_counts(slot, pages as u32).cached_only
+                            });
+                            freed.push((is_cached, pages));
                         }
                         Entry::Folio(_) => is_empty = false,
                         Entry::Shadow(_) => {}
@@ -198,18 +201,18 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 }
                 rest
             });
-            for (slot, order, is_cached) in freed {
-                if is_cached {
-                    self.swap.cache().drop_unnamed(slot, order.pages() as u32, |_| {});
+            for (cached, pages) in freed {
+                if let Some(slot) = cached {
+                    self.0.swap.cache().drop_unnamed(slot, pages as u32, |_| {});
                 }
-                file.give_back_pages(order.pages());
+                file.give_back_pages(pages);
             }
         }
         is_empty
     }
 
     /// The first page of the file from `from` on that is on a swap device for which `is_wanted`.
-    pub fn next_swapped(
+    pub fn next(
         self,
         file: &CachedFile<P>,
         from: u64,
@@ -217,7 +220,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ) -> Option<SwappedPage> {
         let mut rest = IndexRange::new(from, IndexRange::ALL.end());
         while file.swapped.load(Ordering::Relaxed) > 0 && !rest.is_empty() {
-            let found = file.with_store(self.frames(), |store| store.batch::<AT_ONCE>(rest, Filter::All));
+            let found = file.with_store(self.0.frames(), |store| store.batch::<AT_ONCE>(rest, Filter::All));
             let last = found.last()?;
             rest = IndexRange::new(last.range().end(), IndexRange::ALL.end());
             let mut slots = found.iter().filter_map(|stored| {
@@ -234,16 +237,76 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// now on.
     pub fn lose(self, file: &CachedFile<P>, page: SwappedPage) {
         let SwappedPage { index, slot } = page;
-        let is_cached = file.with_store(self.frames(), |store| {
+        let is_cached = file.with_store(self.0.frames(), |store| {
             let has_slot = store
                 .get(index)
                 .is_some_and(|stored| stored.entry == Entry::Slot(Payload::low_bits(slot.raw())));
             has_slot
                 && store.replace(index, Entry::Slot(Payload::LOST)).is_ok()
-                && self.swap.counts().drop_counts(slot, 1).cached_only
+                && self.0.swap.counts().drop_counts(slot, 1).cached_only
         });
         if is_cached {
-            self.swap.cache().drop_unnamed(slot, 1, |_| {});
+            self.0.swap.cache().drop_unnamed(slot, 1, |_| {});
         }
+    }
+
+    /// The first file, or the first behind `after`, that has pages on swap devices.
+    pub fn next_file(self, after: Option<&HeldFile<'m, P, V>>) -> Option<HeldFile<'m, P, V>> {
+        let core = self.0.files.hold_swapped(self.0.frames(), after.map(HeldFile::place))?;
+        Some(HeldFile::new(self.0, core))
+    }
+}
+
+/// A file that is held without an opening of its own, so that it does not end. Dropping it may end the file,
+/// and sleep.
+pub struct HeldFile<'m, P: Platform, V: Mapping> {
+    cache: PageCache<'m, P, V>,
+    core: NonNull<FileCore<P, V>>,
+}
+
+impl<'m, P: Platform, V: Mapping> HeldFile<'m, P, V> {
+    /// The file counts an opening that goes over to this.
+    const fn new(cache: PageCache<'m, P, V>, core: NonNull<FileCore<P, V>>) -> Self {
+        Self { cache, core }
+    }
+
+    const fn place(&self) -> NonNull<FileCore<P, V>> {
+        self.core
+    }
+}
+
+impl<P: Platform, V: Mapping> Deref for HeldFile<'_, P, V> {
+    type Target = FileCore<P, V>;
+
+    fn deref(&self) -> &FileCore<P, V> {
+        // SAFETY: the file lives as long as it has openings, and one is this.
+        unsafe { self.core.as_ref() }
+    }
+}
+
+impl<P: Platform, V: Mapping> Drop for HeldFile<'_, P, V> {
+    fn drop(&mut self) {
+        // SAFETY: one of the openings that the file counts is this.
+        unsafe { self.cache.close_one(self.core) };
+    }
+}
+
+impl<P: Platform, V: Mapping> fmt::Debug for HeldFile<'_, P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl<P: Platform, V: Mapping> Clone for ShmemPages<'_, P, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Platform, V: Mapping> Copy for ShmemPages<'_, P, V> {}
+
+impl<P: Platform, V: Mapping> fmt::Debug for ShmemPages<'_, P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ShmemPages").field(&self.0).finish()
     }
 }

@@ -48,7 +48,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let _alone = file.invalidate.write(self.platform());
         let tail = (size & (PAGE_SIZE - 1) != 0).then(|| PageIndex::new(size >> PAGE_SHIFT)).flatten();
         // It is not swapped out as long as this is there.
-        let _tail = tail.map_or(Ok(None), |tail| self.hold_shmem(file, tail))?;
+        let _tail = tail.map_or(Ok(None), |tail| self.shmem().hold(file, tail))?;
         if size > file.size() {
             self.extend(file, size, users);
             return Ok(());

@@ -36,7 +36,7 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
         memcgs.audit().recount(what, tell, report);
     };
     recount(Belonging::Pages, Kind::is_given_out, report);
-    recount(Belonging::FilePages, |kind| kind.is_of_file(), report);
+    recount(Belonging::FilePages, Kind::is_of_file, report);
     memcgs.audit().recount(
         Belonging::Slots,
         |tell| spaces.swap().audit().for_each_named(|named| tell(MemcgId::from_bits(named.memcg), 1)),

@@ -104,7 +104,7 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
         let swap_in = SwapIn::new(self.spaces.memory(), &core.tables.membership);
         let mut from = pages.start;
-        while let Some(page) = self.spaces.page_cache().next_swapped(file, from, |_| true)
+        while let Some(page) = self.spaces.page_cache().shmem().next(file, from, |_| true)
             && page.index.get() < pages.end
             && !core.is_killed()
         {
