@@ -1,8 +1,9 @@
 //! `madvise` with `MADV_REMOVE`: a hole in a file that is mapped.
 
 use crate::caller::Caller;
-use crate::error::Error;
+use crate::error::{Errno, Error};
 use crate::spaces::HeldOpening;
+use core::ops::Range;
 use quire_arch::{PAGE_SHIFT, Platform, VirtRange};
 use quire_vma::{Backing, VmFlags, VmaSnapshot};
 
@@ -25,13 +26,23 @@ pub(crate) fn remove<P: Platform>(caller: Caller<'_, P>, range: VirtRange) -> Re
             // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
             let opening = unsafe { snapshot.backing.opening() };
             // A file that is only a number has its pages in the tables alone.
-            let held = HeldOpening::new(caller.spaces, opening.ok_or(Error::NotSupported)?);
-            let start = snapshot.page_offset_at(part.start()) << PAGE_SHIFT;
-            (held, start..start.saturating_add(part.len()))
+            let opening = opening.ok_or(Error::NotSupported)?;
+            let bytes = bytes_of(snapshot.page_offset_at(part.start()) << PAGE_SHIFT, part.len())?;
+            (HeldOpening::new(caller.spaces, opening), bytes)
         };
         held.remove(bytes)?;
     }
     if hole { Err(Error::NotMapped) } else { Ok(()) }
+}
+
+/// The bytes of a hole. Linux's offsets have a sign, and files end below 2^63.
+fn bytes_of(start: u64, len: u64) -> Result<Range<u64>, Error> {
+    const MOST: u64 = i64::MAX.cast_unsigned();
+    match start.checked_add(len) {
+        _ if start > MOST => Err(Error::WrongMapping),
+        Some(end) if end <= MOST => Ok(start..end),
+        _ => Err(Error::RefusedByFile(Errno::EFBIG)),
+    }
 }
 
 /// Whether a hole may be made by the mapping. The order is Linux's.
