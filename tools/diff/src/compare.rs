@@ -74,8 +74,8 @@ fn pages(past: &mut Past, linux: &Observation, quire: &Observation) -> Result<()
     let text = |run: &(u64, u64)| format!("{:#x}-{:#x}", run.0, run.1);
     same("pages of shared memory", &linux.shared_pages(), &quire.shared_pages(), text)?;
     let (there, here) = (linux.file_pages(), quire.file_pages());
-    // Other pages than these come when Linux reads ahead, or finds no hole.
-    if !past.has_changed_file() {
+    // Other pages than these come when Linux reads ahead, or could not write them.
+    if !past.has_uncertain_file() {
         same("pages of the file", &there, &here, text)?;
     }
     same("pages in swap", &linux.swapped, &quire.swapped, text)?;

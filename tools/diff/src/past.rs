@@ -424,9 +424,9 @@ impl Past {
         region.file && self.file.residency(region)
     }
 
-    /// Whether the size of the file was changed, or its pages by a call.
-    pub(crate) fn has_changed_file(&self) -> bool {
-        self.file.is_changed()
+    /// Whether other pages of the file may be in memory on Linux.
+    pub(crate) fn has_uncertain_file(&self) -> bool {
+        self.file.is_uncertain()
     }
 
     pub(crate) fn count(&mut self, known: KnownDifference) {

@@ -116,19 +116,22 @@ impl<'m> ProgramFile<'m> {
         contents.truncate(file_bytes as usize);
         let mut limits = IoLimits { holes: true, tail_stays: facts.tail_stays, ..IoLimits::default() };
         if facts.tail_stays {
-            // Linux's tmpfs reads nothing ahead.
+            // The folder for temporary files is a tmpfs: nothing is read ahead.
             limits.readahead = 0;
         }
         if store == Store::Large {
             (limits.largest_order, limits.pages) = (Order::PMD, IoLimits::MOST_PAGES);
         }
-        let is_large = store == Store::Large;
-        let stored = if is_large { Vec::new() } else { contents.clone() };
+        let stored = if store == Store::Disk { contents.clone() } else { Vec::new() };
         let bytes = Bytes { stored: Arc::new(Mutex::new(stored)), limits };
-        let file = machine.memory().create_file(bytes.clone(), if is_large { 0 } else { file_bytes })?;
+        let file = match store {
+            Store::Memory => machine.memory().create_shmem((), 0)?,
+            Store::Disk => machine.memory().create_file(bytes.clone(), file_bytes)?,
+            Store::Large => machine.memory().create_file(bytes.clone(), 0)?,
+        };
         let (second, third) = (file.open()?, file.open()?);
         let this = Self { facts, bytes, openings: [file, second, third] };
-        if is_large {
+        if store != Store::Disk {
             // By one call, as on Linux.
             let written = this.openings[0].write(0, &mut FromVector { bytes: &contents, at: 0 });
             written.stopped.map_or(Ok(()), Err)?;

@@ -43,16 +43,20 @@ impl PastFile {
     pub(super) fn residency(&self, region: &Region) -> bool {
         match self.store {
             // All of it was read before, and no more is cached but what a call wanted to write.
-            Store::Disk => touches(&self.not_written, region.offset, region.end - region.start),
-            // In memory what was never written is in no cache, and a large folio in which the file ends now
-            // is, on Linux, if its split failed.
-            Store::Memory | Store::Large => self.changed,
+            Store::Disk | Store::Memory => {
+                touches(&self.not_written, region.offset, region.end - region.start)
+            }
+            // A large folio in which the file ends now is cached, on Linux, if its split failed.
+            Store::Large => self.changed,
         }
     }
 
-    /// Whether its size was changed, or its pages by a call.
-    pub(super) fn is_changed(&self) -> bool {
-        self.changed
+    /// Whether pages of it may be cached that are not here, or others.
+    pub(super) fn is_uncertain(&self) -> bool {
+        match self.store {
+            Store::Memory => !self.not_written.is_empty(),
+            Store::Disk | Store::Large => self.changed,
+        }
     }
 
     /// Whether a page is its last one or past the end, and it still has the large folios that it was made
