@@ -79,6 +79,29 @@ fn split_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observati
         && has_all_private(quire, linux)
 }
 
+/// Whether Linux has mapped, around a fault on the memory that a call wrote from, the page that it wrote: it
+/// makes that page before it looks at the memory.
+fn maps_written(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
+    let [_, _, len, offset, ..] = args;
+    let written = offset & !(PAGE_SIZE - 1)..offset.saturating_add(len);
+    let is_written = |page: u64| {
+        let place = |region: &Region| region.offset.wrapping_add(page - region.start);
+        overlapping(&linux.regions, page, 1).any(|region| written.contains(&place(region)))
+    };
+    call == Call::Pwrite && maps_more_only(linux, quire, is_written)
+}
+
+/// Whether the only difference is that Linux maps more pages of the file, all of them such.
+fn maps_more_only(linux: &Observation, quire: &Observation, such: impl Fn(u64) -> bool) -> bool {
+    let (there, here) = (linux.file_pages(), quire.file_pages());
+    let mut more = each_page(&there).filter(|&page| !touches(&here, page, PAGE_SIZE)).peekable();
+    more.peek().is_some()
+        && more.all(such)
+        && each_page(&here).all(|page| touches(&there, page, PAGE_SIZE))
+        && linux.own_pages().eq(quire.own_pages())
+        && linux.shared_pages() == quire.shared_pages()
+}
+
 /// Whether all private pages of `few` are in `many` too.
 fn has_all_private(many: &Observation, few: &Observation) -> bool {
     let private = |side: &Observation| -> Vec<Pages> {
@@ -362,6 +385,8 @@ impl Past {
             KnownDifference::SwapInWhole
         } else if self.has_other_table(linux, quire) || self.maps_around(args[0], linux, quire) {
             KnownDifference::PageTables
+        } else if maps_written(call, args, linux, quire) {
+            KnownDifference::FilePages
         } else {
             return false;
         };
@@ -396,14 +421,9 @@ impl Past {
         let around = (addr & !(AROUND - 1), addr | (AROUND - 1));
         let is_at_end = overlapping(&linux.regions, addr, 1)
             .any(|region| region.file && self.file.is_at_end(region.offset + (addr - region.start)));
-        let (there, here) = (linux.file_pages(), quire.file_pages());
-        let mut more = each_page(&there).filter(|&page| !touches(&here, page, PAGE_SIZE)).peekable();
         is_at_end
             && touches(&self.emptied, addr & !(LARGE - 1), LARGE)
-            && more.peek().is_some()
-            && more.all(|page| touches(&[around], page, PAGE_SIZE))
-            && each_page(&here).all(|page| touches(&there, page, PAGE_SIZE))
-            && linux.own_pages().eq(quire.own_pages())
+            && maps_more_only(linux, quire, |page| touches(&[around], page, PAGE_SIZE))
     }
 
     /// Whether different outcomes of an operation that leaves the sides alike are known.
