@@ -9,13 +9,16 @@ pub(crate) use space::Prepared;
 
 use crate::backing::{FileBacking, IoLimits};
 use crate::entry::Entry;
+use crate::error::PageError;
 use crate::error_sequence::ErrorSequence;
 use crate::file_memory::FileMemory;
 use crate::index::{IndexRange, PageIndex};
 use crate::requests::Requests;
+use crate::seals::{SealState, Seals};
 use crate::shmem::{ShmemOwner, ShmemPromise};
 use crate::slabs::NodesOn;
 use crate::store::{FolioStore, LockedStore, Tag};
+use core::cmp;
 use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -48,6 +51,7 @@ pub(crate) struct ShmemState {
     /// A part of the backing.
     pub(crate) owner: NonNull<dyn ShmemOwner>,
     pub(crate) promise: ShmemPromise,
+    pub(crate) seals: SealState,
 }
 
 /// A file: its cache, its size, and where its bytes are when they are not in RAM.
@@ -202,6 +206,42 @@ impl<P: Platform> CachedFile<P> {
     pub(crate) fn shmem(&self) -> Option<(&dyn ShmemOwner, ShmemPromise)> {
         // SAFETY: the owner is valid as long as this is used (contract of `new`).
         self.shmem.as_ref().map(|shmem| (unsafe { shmem.owner.as_ref() }, shmem.promise))
+    }
+
+    /// Its seals: none of a file that is not shared memory.
+    #[inline]
+    pub fn seals(&self) -> Seals {
+        self.shmem.as_ref().map_or(Seals::empty(), |shmem| shmem.seals.get())
+    }
+
+    /// Its seals with what belongs to them, if it is shared memory.
+    pub(crate) fn seal_state(&self) -> Option<&SealState> {
+        self.shmem.as_ref().map(|shmem| &shmem.seals)
+    }
+
+    /// Refuses to change the size to `size`. Invalidate is held.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::Sealed`].
+    pub(crate) fn check_size(&self, size: u64) -> Result<(), PageError> {
+        let against = match size.cmp(&self.size()) {
+            cmp::Ordering::Less => Seals::SHRINK,
+            cmp::Ordering::Equal => return Ok(()),
+            cmp::Ordering::Greater => Seals::GROW,
+        };
+        if self.seals().contains(against) { Err(PageError::Sealed) } else { Ok(()) }
+    }
+
+    /// Refuses to write up to byte `end`. Of what is written under Invalidate.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::Sealed`].
+    pub(crate) fn check_write(&self, end: u64) -> Result<(), PageError> {
+        let seals = self.seals();
+        let grows = seals.contains(Seals::GROW) && end > self.size();
+        if grows || seals.intersects(Seals::NO_WRITES) { Err(PageError::Sealed) } else { Ok(()) }
     }
 
     /// The kind of its folios.

@@ -18,6 +18,9 @@ pub enum PageError {
     /// The bytes could not be transferred or stored.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A seal of the shared memory refuses the change (`EPERM`).
+    #[error("a seal refuses the change")]
+    Sealed,
     /// The file is one of another machine (`EBADF`).
     #[error("the file is another machine's")]
     OtherMachine,

@@ -5,6 +5,7 @@ use crate::cached_file::{CachedFile, ShmemState};
 use crate::file_core::{FileCore, Mapping, Neighbours};
 use crate::file_memory::{FileMemory, FileTotals};
 use crate::open_file::OpenFile;
+use crate::seals::{SealState, Seals};
 use crate::shmem::{Shmem, ShmemOwner, ShmemPromise};
 use core::alloc::Layout;
 use core::fmt;
@@ -119,7 +120,9 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         let number = if is_named { self.new_number() } else { 0 };
         let open = self.create_of(frames, Shmem(owner), (number, size), |place| {
             let owner: NonNull<dyn ShmemOwner> = place;
-            Some(ShmemState { owner, promise })
+            // What has no name, no call reaches.
+            let seals = SealState::new(if is_named { Seals::empty() } else { Seals::SEAL });
+            Some(ShmemState { owner, promise, seals })
         })?;
         if let ShmemPromise::Whole(pages) = promise {
             self.state().memory.promised.fetch_add(pages, Ordering::Relaxed);

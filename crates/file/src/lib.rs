@@ -18,6 +18,7 @@
 //! - `mappings`: which VMAs map a file.
 //! - `opening`: an open file, as VMAs name it.
 //! - `backing`: the embedder's side of a file.
+//! - `seals`: changes of shared memory that are refused.
 //! - `shmem`: shared memory, which has no backing.
 //! - `error`: why a page or bytes cannot be had.
 //! - `error_sequence`: errors of writeback, each reported once to each opening.
@@ -57,6 +58,7 @@ mod node;
 mod open_file;
 mod opening;
 mod requests;
+mod seals;
 mod shmem;
 mod slabs;
 mod source;
@@ -81,6 +83,7 @@ pub use mappings::{FileMappings, FileMappingsRead, FileMappingsWrite, OfFile};
 pub use node::{Narrow, Wide};
 pub use open_file::OpenFile;
 pub use opening::{ClosingStack, Opening};
+pub use seals::{Entering, SealError, Seals};
 pub use shmem::{ShmemOwner, ShmemPromise};
 pub use slabs::{NodeSlabs, NodesOn};
 pub use source::{Needs, NodeSource, Reserve};

@@ -7,8 +7,8 @@
 
 #[doc(inline)]
 pub use quire_file::{
-    Busy, FileError, FileFigures, FileIo, FileTotals, IoLimits, IoToken, PageBytes, PageError, ShmemOwner,
-    Transfer, Transferred, UserCopy, Wait,
+    Busy, FileError, FileFigures, FileIo, FileTotals, IoLimits, IoToken, PageBytes, PageError, Seals,
+    ShmemOwner, Transfer, Transferred, UserCopy, Wait,
 };
 #[doc(inline)]
 pub use quire_space::{File, SpaceFiles};

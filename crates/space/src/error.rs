@@ -150,6 +150,12 @@ pub enum Error {
     BadDescriptor,
     /// The file cannot be mapped like this.
     RefusedByFile(Errno),
+    /// A seal of the shared memory refuses it.
+    Sealed,
+    /// The file cannot be sealed.
+    NotSealable,
+    /// A mapping may write to the file, or a page of it is pinned for a device.
+    InUse,
     /// The file could not be written.
     File(FileError),
     /// The file does not support a flag that must be supported.
@@ -168,9 +174,12 @@ impl Error {
     /// What Linux returns for this.
     pub const fn errno(self) -> Errno {
         match self {
-            Self::ZeroLength | Self::Unaligned | Self::BadFlags | Self::BadArgument | Self::WrongMapping => {
-                Errno::EINVAL
-            }
+            Self::ZeroLength
+            | Self::Unaligned
+            | Self::BadFlags
+            | Self::BadArgument
+            | Self::WrongMapping
+            | Self::NotSealable => Errno::EINVAL,
             Self::OffsetOverflow => Errno::EOVERFLOW,
             Self::Occupied => Errno::EEXIST,
             Self::OutOfRange
@@ -185,8 +194,8 @@ impl Error {
             | Self::NoFrames(_) => Errno::ENOMEM,
             Self::BadAddress => Errno::EFAULT,
             Self::AccessDenied => Errno::EACCES,
-            Self::NotPermitted => Errno::EPERM,
-            Self::Locked | Self::MemcgLimit => Errno::EBUSY,
+            Self::NotPermitted | Self::Sealed => Errno::EPERM,
+            Self::Locked | Self::MemcgLimit | Self::InUse => Errno::EBUSY,
             Self::Busy | Self::LockLimitAgain | Self::MapCountLimitAgain | Self::TryAgain(_) => Errno::EAGAIN,
             Self::BadDescriptor => Errno::EBADF,
             Self::RefusedByFile(errno) => errno,

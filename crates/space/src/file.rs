@@ -8,13 +8,13 @@ use core::ptr::{self, NonNull};
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_fault::{Need, SwapInError};
 use quire_file::{
-    Busy, FileBacking, FileError, FileFigures, FileHandle, IndexRange, OpenFile, Opening, PageError,
-    ShmemOwner, ShmemPromise, SwappedPage, Transfer, UserCopy, Wait,
+    Busy, Entering, FileBacking, FileError, FileFigures, FileHandle, IndexRange, OpenFile, Opening,
+    PageError, SealError, Seals, ShmemOwner, ShmemPromise, SwappedPage, Transfer, UserCopy, Wait,
 };
 use quire_frame::AllocError;
 use quire_memcg::Membership;
 use quire_pageout::FileMappers;
-use quire_vma::{Backing, Vma};
+use quire_vma::{Backing, VmFlags, Vma};
 
 /// An open file (Linux's `struct file`), held: the embedder's end of what [`Space::mmap_file`] maps. The last
 /// one of a file to go, handle or mapping, has its dirty pages written back; that may sleep.
@@ -124,7 +124,7 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`]; of shared memory also for want of memory, where the page that the new end is in
+    /// [`PageError::TooLarge`], [`PageError::Sealed`]; of shared memory also for want of memory, where the page that the new end is in
     /// is to be swapped in. Nothing has changed then.
     pub fn set_size(&self, size: u64) -> Result<(), PageError> {
         loop {
@@ -134,6 +134,29 @@ impl<'m, P: Platform> File<'m, P> {
                 result => return result,
             }
         }
+    }
+
+    /// Adds seals to shared memory (`F_ADD_SEALS`): changes that are refused from now on. New shared memory has
+    /// none; a file in a tmpfs, and a memfd without `MFD_ALLOW_SEALING`, gets [`Seals::SEAL`] at once. May
+    /// sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSealable`], [`Error::Sealed`] for what has [`Seals::SEAL`], and [`Error::InUse`] against
+    /// writes while a shared mapping may write, or a page is pinned for a device. No seal is added then.
+    pub fn add_seals(&self, seals: Seals) -> Result<(), Error> {
+        let added = self.spaces.page_cache().add_seals(self.handle.file(), seals, &self.mappers());
+        added.map_err(|error| match error {
+            SealError::NoShmem => Error::NotSealable,
+            SealError::Sealed => Error::Sealed,
+            SealError::Busy => Error::InUse,
+        })
+    }
+
+    /// Its seals (`F_GET_SEALS`). `None` if it is not shared memory, which alone has some.
+    pub fn seals(&self) -> Option<Seals> {
+        let file = self.handle.file();
+        file.is_shmem().then(|| file.seals())
     }
 
     /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE or ZERO_RANGE, and KEEP_SIZE). They may be past
@@ -146,7 +169,7 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// A page at one end could not be read, or there is no memory or no space for it: nothing has changed. Or
+    /// [`PageError::Sealed`]; a page at one end could not be read, or there is no memory or no space for it: nothing has changed. Or
     /// what `free` failed with: the whole pages have what is stored then.
     pub fn punch(
         &self,
@@ -338,6 +361,37 @@ pub(crate) unsafe fn backing_of<P: Platform>(opening: &Opening<Vma>) -> Backing 
     // SAFETY: openings that VMAs name are of files of their machine.
     let is_shmem = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file().is_shmem();
     if is_shmem { Backing::shmem(opening) } else { Backing::opened(opening) }
+}
+
+/// Counts a mapping with these flags of an open file that is about to come, until the result is dropped. Of one
+/// that a seal keeps from ever writing the flags become so. `None` if the file has no seals to keep.
+///
+/// # Errors
+///
+/// [`Error::Sealed`] for one that writes.
+///
+/// # Safety
+///
+/// The opening is one of a file of a machine of this platform.
+pub(crate) unsafe fn enter_file<'o, P: Platform>(
+    platform: &P,
+    opening: &'o Opening<Vma>,
+    flags: &mut VmFlags,
+) -> Result<Option<Entering<'o>>, Error> {
+    if !flags.contains(VmFlags::SHARED | VmFlags::MAYWRITE) {
+        return Ok(None);
+    }
+    // SAFETY: openings that VMAs name are of files of their machine (caller), and this one is held as long as
+    // the reference to it is valid.
+    let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
+    match file.enter_writer(platform, flags.contains(VmFlags::WRITE)) {
+        Ok(None) => {
+            *flags -= VmFlags::MAYWRITE;
+            Ok(None)
+        }
+        Ok(entering) => Ok(entering),
+        Err(_) => Err(Error::Sealed),
+    }
 }
 
 /// The pages that hold these bytes.

@@ -246,6 +246,7 @@ impl<'m> ProgramFile<'m> {
 fn errno_of(error: PageError) -> Errno {
     match error {
         PageError::TooLarge => Errno::EFBIG,
+        PageError::Sealed => Errno::EPERM,
         PageError::OtherMachine => Errno::EBADF,
         PageError::BadAddress | PageError::PastEnd => Errno::EFAULT,
         PageError::NoMemory(_) | PageError::OverLimit(_) => Errno::ENOMEM,

@@ -231,6 +231,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             let room = MAX_FILE_BYTES.saturating_sub(at);
             let part = Part::new(at, from.left().min(room), file.largest_order());
             let index = part.index().filter(|_| part.bytes > 0).ok_or(PageError::TooLarge)?;
+            // As Linux, all of a part: up to the end of the file nothing of it is written.
+            let wanted_end = part.at + part.bytes;
+            file.check_write(wanted_end)?;
             let ready = from.ready(part.bytes);
             if ready == 0 {
                 return Err(PageError::BadAddress);
@@ -248,6 +251,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 false => Fill::Read,
             };
             let copied = self.obtain(file, Wanted { index, order, fill }, program, |folio, came| {
+                file.check_write(wanted_end)?;
                 folio_pages = folio.range();
                 self.write_folio(file, (folio, came), (part, prepared), (&mut *from.user, users))
             })?;

@@ -60,10 +60,13 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
         let nodes = file.memory().nodes(cache.frames());
         let mut kept = Kept::default();
         loop {
+            // Also before a page is brought in for a hole that is refused.
+            file.check_write(0)?;
             let (edges, pages) = find()?;
             let mut reserve = self.0.reserve(&nodes, 2)?;
             let spaces = kept.ask_for_space(file)?;
             let _alone = file.invalidate.write(cache.platform());
+            file.check_write(0)?;
             // A call that makes the file larger comes before, or after this.
             let whole = pages.intersect(CachedFile::<P>::pages_of(0..file.size()));
             let mut held = ArrayVec::<_, 2>::new();

@@ -1,7 +1,7 @@
 //! The page cache: everything that is done with the folios of files.
 //!
 //! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `obtain`, `writeback`, `cut`, `hole`,
-//! `truncate`, `calls`, `close`, `handle`.
+//! `truncate`, `seal`, `calls`, `close`, `handle`.
 
 mod ahead;
 mod calls;
@@ -12,6 +12,7 @@ mod handle;
 mod hole;
 mod new_folio;
 mod obtain;
+mod seal;
 mod swapped;
 mod truncate;
 mod unfilled;

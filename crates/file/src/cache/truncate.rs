@@ -31,7 +31,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`], or [`PageError::Swapped`] for the page that the new end is in; nothing has
+    /// [`PageError::TooLarge`], [`PageError::Sealed`], or [`PageError::Swapped`] for the page that the new end is in; nothing has
     /// changed then.
     pub fn set_size(
         self,
@@ -46,6 +46,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let cutter = Cutter { cache: self, file, users };
         let mut reserve = cutter.reserve(&nodes, 1);
         let _alone = file.invalidate.write(self.platform());
+        file.check_size(size)?;
         let tail = (size & (PAGE_SIZE - 1) != 0).then(|| PageIndex::new(size >> PAGE_SHIFT)).flatten();
         // It is not swapped out as long as this is there.
         let _tail = tail.map_or(Ok(None), |tail| self.shmem().hold(file, tail))?;
@@ -124,8 +125,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ///
     /// # Errors
     ///
-    /// There is no memory; a page at the edge of the hole could not be had, or there is no space for it;
-    /// nothing has changed then. Or `free` failed: the whole pages that it was called with have what is
+    /// [`PageError::Sealed`]; there is no memory; a page at the edge of the hole could not be had, or there is
+    /// no space for it; nothing has changed then. Or `free` failed: the whole pages that it was called with have what is
     /// stored.
     pub fn punch(
         self,
@@ -135,6 +136,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         users: &dyn FileUsers<P, V>,
         free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
     ) -> Result<(), PageError> {
+        file.check_write(0)?;
         // A program may have written past the end in the last page; there is nothing behind that.
         let (start, end) = (bytes.start, bytes.end.min(file.size().next_multiple_of(PAGE_SIZE)));
         if start >= end {

@@ -9,4 +9,5 @@ mod common;
 mod disk;
 
 mod mapped;
+mod seals;
 mod swapped;

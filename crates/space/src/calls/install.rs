@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::error::Error;
-use crate::file::{File, backing_of};
+use crate::file::{File, backing_of, enter_file};
 use crate::mapping::Mapping;
 use crate::mmap_writer::MmapWriter;
 use quire_arch::{PAGE_SHIFT, PagingFormat, Platform};
@@ -32,6 +32,12 @@ pub(crate) fn install<P: Platform>(
     if section.first_in(range).is_some() {
         return Err(Error::Occupied);
     }
+    let Mapping { mut flags, page_offset, .. } = *mapping;
+    let _entering = match opened {
+        // SAFETY: the opening is one of a file of this machine.
+        Some(opening) => unsafe { enter_file(caller.spaces.platform(), opening, &mut flags) }?,
+        None => None,
+    };
     let backing = match (opened, mapping.file) {
         // SAFETY: the opening is one of a file of this machine.
         (Some(opening), _) => unsafe { backing_of::<P>(opening) },
@@ -44,6 +50,5 @@ pub(crate) fn install<P: Platform>(
         }
         (None, None) => Backing::ANONYMOUS,
     };
-    let Mapping { flags, page_offset, .. } = *mapping;
     section.adopt(VmaSnapshot { range, flags, page_offset, backing, anon: AnonVmaRef::NONE })
 }

@@ -6,7 +6,7 @@ use crate::calls::placement::place;
 use crate::calls::populate::populate;
 use crate::calls::unmap::unmap_range;
 use crate::error::Error;
-use crate::file::{File, backing_of};
+use crate::file::{File, backing_of, enter_file};
 use crate::mmap_writer::MmapWriter;
 use quire_arch::addr::page_align_up;
 use quire_arch::{PAGE_SHIFT, Platform, VirtAddr, VirtRange};
@@ -93,6 +93,13 @@ fn map_request<'s, P: Platform>(
         }
     };
     check_map(writer, request, range, (flags, file))?;
+    // Until the mapping is there no seal is set against it.
+    let _entering = match opened {
+        // SAFETY: the opening is one of a file of this machine.
+        Some(opened) => unsafe { enter_file(writer.spaces.platform(), opened, &mut flags) }?,
+        None => None,
+    };
+    writer.check_exec_gain(flags, flags)?;
 
     let occupied = writer.first_in(range).is_some();
     let splits = if occupied { writer.vmas_to_unmap(range) } else { 0 };
@@ -192,7 +199,7 @@ fn check_map<P: Platform>(
     {
         return Err(Error::BadFlags);
     }
-    writer.check_exec_gain(flags, flags)
+    Ok(())
 }
 
 /// The result of the file's own operation, which Linux calls last: by then it has unmapped the replaced

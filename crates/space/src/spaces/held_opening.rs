@@ -52,7 +52,7 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotSupportedByFile`], [`Error::NoFrames`], or the backing's.
+    /// [`Error::NotSupportedByFile`], [`Error::Sealed`], [`Error::NoFrames`], or the backing's.
     pub(crate) fn remove(&self, bytes: Range<u64>) -> Result<(), Error> {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
@@ -65,6 +65,7 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
             match self.spaces.page_cache().remove_pages(file, bytes.clone(), &mappers) {
                 Ok(()) => return Ok(()),
                 Err(PageError::File(error)) => return Err(Error::File(error)),
+                Err(PageError::Sealed) => return Err(Error::Sealed),
                 Err(PageError::NoMemory(cause)) => {
                     failed += 1;
                     let may_help = cause != AllocError::Injected && failed < CALL_ATTEMPTS;
