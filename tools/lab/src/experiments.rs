@@ -2,11 +2,17 @@
 
 use crate::error::Done;
 use crate::lab::Experiment;
-use crate::{gather, mremap, pcp, swap, tables};
+use crate::{gather, mremap, pcp, shm, swap, tables};
 
 /// Every experiment.
-pub const EXPERIMENTS: [Experiment; 5] =
-    [pcp::EXPERIMENT, gather::EXPERIMENT, tables::EXPERIMENT, mremap::EXPERIMENT, swap::EXPERIMENT];
+pub const EXPERIMENTS: [Experiment; 6] = [
+    pcp::EXPERIMENT,
+    gather::EXPERIMENT,
+    tables::EXPERIMENT,
+    mremap::EXPERIMENT,
+    swap::EXPERIMENT,
+    shm::EXPERIMENT,
+];
 
 /// Does one thing of an experiment `times` times, for tools that count instructions: what, a hyphen and a
 /// strategy, as in `exit-64k-runs`, `fault-keep`, `gib-pud-puds` or `in-4k-all`. `None` for another name.

@@ -1,7 +1,7 @@
 //! Experiments that compare what Quire's techniques cost and save, on real threads.
 //!
 //! [`EXPERIMENTS`] has one for each technique: the per-CPU lists, unmapping and fork, empty page tables,
-//! moves, the swap cache. Each compares the strategies of its technique, round by round in turn. A [`Report`]
+//! moves, the swap cache for private and for shared memory. Each compares the strategies of its technique, round by round in turn. A [`Report`]
 //! is printed as tables or as [`Record`]s. [`harness`] is generic over the allocator, so that the workspace
 //! `bench/` runs peers under the same code. docs/lab.md describes each experiment.
 //!
@@ -24,7 +24,8 @@
 //! - `measured`: one action repeated, for tools that count instructions.
 //! - `lab`: the harness of all experiments.
 //! - `prelude`: the words that experiments are written in.
-//! - `gather`, `mremap`, `pcp`, `swap`, `tables`: the experiments.
+//! - `gather`, `mremap`, `pcp`, `swap`, `tables`: experiments.
+//! - `shm`: the experiment that does with shared memory what `swap` does.
 //! - `experiments`: their list.
 
 mod clock;
@@ -49,6 +50,7 @@ mod quire;
 mod report;
 mod rounds;
 mod scale;
+mod shm;
 mod site;
 mod swap;
 mod table;

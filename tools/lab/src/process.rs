@@ -42,6 +42,8 @@ impl<F: FnMut(&mut dyn Process) -> Done<RoundFigures>> Job for F {}
 pub(crate) trait Process {
     /// Maps `bytes` of private memory at `at`, where nothing is mapped.
     fn map(&mut self, at: u64, bytes: u64) -> Done;
+    /// The same of shared memory, which a child has, too.
+    fn share(&mut self, at: u64, bytes: u64) -> Done;
     /// Maps them and writes to every `stride`th page, in `folios`, of which each is written to.
     fn populate(&mut self, at: u64, bytes: u64, stride: u64, folios: Folios) -> Done;
     /// Accesses every `stride`th page.
@@ -50,7 +52,7 @@ pub(crate) trait Process {
     fn fill(&mut self, pages: Range<u64>, folios: Folios, patterns: &Patterns) -> Done;
     /// Reads a word of each of these pages, and returns how many are not what was filled in.
     fn wrong(&mut self, pages: Range<u64>, patterns: &Patterns) -> Done<u64>;
-    /// `madvise` with `DONTNEED`, `FREE` or `PAGEOUT`.
+    /// `madvise` with `DONTNEED`, `FREE`, `PAGEOUT` or `REMOVE`.
     fn advise(&mut self, at: u64, bytes: u64, advice: Advice) -> Done;
     /// Reclaims everything that can be reclaimed, at least in this range.
     fn reclaim(&mut self, at: u64, bytes: u64) -> Done;
@@ -68,6 +70,8 @@ pub(crate) trait Process {
     fn fork(&mut self) -> Done<(Cost, u64)>;
     /// What the exit of another process with this populated memory took.
     fn exit(&mut self, bytes: u64, folios: Folios) -> Done<Cost>;
+    /// What a child takes that reads and writes each of these pages, from its fork until it has exited.
+    fn client(&mut self, at: u64, bytes: u64) -> Done<u64>;
     /// Calls `work` while a child maps all memory, too.
     fn beside_child(&mut self, work: Calls<'_>) -> Done;
     /// Calls `work` with the calling thread in the kernel, where each call of the process begins and ends.
@@ -141,6 +145,12 @@ impl<'s> Quire<'s> {
 impl Process for Quire<'_> {
     fn map(&mut self, at: u64, bytes: u64) -> Done {
         let request = MapRequest::anonymous(bytes, RW).at(place(at), MapFlags::FIXED_NOREPLACE);
+        Ok(self.vcpu.run(|| self.space.mmap(&request)).map(|_| ())?)
+    }
+
+    fn share(&mut self, at: u64, bytes: u64) -> Done {
+        let flags = MapFlags::FIXED_NOREPLACE | MapFlags::SHARED;
+        let request = MapRequest::anonymous(bytes, RW).at(place(at), flags);
         Ok(self.vcpu.run(|| self.space.mmap(&request)).map(|_| ())?)
     }
 
@@ -259,6 +269,14 @@ impl Process for Quire<'_> {
             drop(space.take());
             Ok(())
         })
+    }
+
+    fn client(&mut self, at: u64, bytes: u64) -> Done<u64> {
+        let start = now();
+        let child = self.vcpu.run(|| self.space.fork())?;
+        Quire::on(self.machine, self.vcpu, &child).touch(at, bytes, 1, Access::Write)?;
+        self.vcpu.run(|| drop(child));
+        Ok(now() - start)
     }
 
     fn beside_child(&mut self, work: Calls<'_>) -> Done {

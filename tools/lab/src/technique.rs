@@ -5,8 +5,10 @@ use quire_mm::Techniques;
 /// A technique whose strategies an experiment compares.
 #[derive(Debug)]
 pub struct Technique {
-    /// Its name, which is also the experiment's.
+    /// The experiment's name.
     pub name: &'static str,
+    /// What the memory manager calls it.
+    chosen_by: &'static str,
     /// Names of the strategies. The first is what ours, the last, is compared with.
     pub strategies: &'static [&'static str],
     /// What the first is called in a sentence.
@@ -22,7 +24,7 @@ const fn technique(
     before_text: &'static str,
     ratio: &'static str,
 ) -> Technique {
-    Technique { name, strategies, before_text, ratio }
+    Technique { name, chosen_by: name, strategies, before_text, ratio }
 }
 
 pub(crate) static PCP: Technique =
@@ -32,6 +34,10 @@ pub(crate) static TABLES: Technique =
     technique("tables", &["keep", "free"], "with empty tables kept", "to keep");
 pub(crate) static MREMAP: Technique = technique("mremap", &["ptes", "puds"], "entry by entry", "to ptes");
 pub(crate) static SWAP: Technique = technique("swap", &["bypass", "all"], "past the cache", "to bypass");
+
+/// The same technique for shared memory.
+pub(crate) static SHM: Technique =
+    Technique { chosen_by: "swap", ..technique("shm", &["bypass", "all"], "past the cache", "to bypass") };
 
 impl Technique {
     /// The name of the strategy that ours is compared with.
@@ -47,7 +53,7 @@ impl Technique {
     /// The strategy of this name, and the default strategies of all other techniques.
     pub(crate) fn named(&self, strategy: &str) -> Option<Techniques> {
         let mut techniques = Techniques::default();
-        techniques.set(self.name, strategy).ok().map(|()| techniques)
+        techniques.set(self.chosen_by, strategy).ok().map(|()| techniques)
     }
 
     /// Each strategy with the default ones of all other techniques.
@@ -62,7 +68,7 @@ mod tests {
 
     #[test]
     fn every_strategy_is_known_to_the_memory_manager_and_the_last_is_its_default() {
-        for technique in [&PCP, &GATHER, &TABLES, &MREMAP, &SWAP] {
+        for technique in [&PCP, &GATHER, &TABLES, &MREMAP, &SWAP, &SHM] {
             assert_eq!(technique.each().count(), technique.strategies.len(), "{}", technique.name);
             assert_eq!(technique.named(technique.after()), Some(Techniques::default()), "{}", technique.name);
         }

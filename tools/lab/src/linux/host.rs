@@ -166,6 +166,11 @@ impl Process for Host {
         self.tell(at, bytes, HostAdvice::LinuxNoHugepage)
     }
 
+    fn share(&mut self, at: u64, bytes: u64) -> Done {
+        map(self.start.wrapping_add(at as usize), bytes, RW, MapFlags::SHARED)?;
+        self.tell(at, bytes, HostAdvice::LinuxNoHugepage)
+    }
+
     fn populate(&mut self, at: u64, bytes: u64, stride: u64, folios: Folios) -> Done {
         self.map(at, bytes)?;
         let host = *self;
@@ -215,6 +220,7 @@ impl Process for Host {
             Advice::DontNeed => HostAdvice::LinuxDontNeed,
             Advice::Free => HostAdvice::LinuxFree,
             Advice::PageOut => HostAdvice::LinuxPageOut,
+            Advice::Remove => HostAdvice::LinuxRemove,
             _ => return Err(Errno::INVAL.into()),
         };
         self.tell(at, bytes, advice)
@@ -273,6 +279,12 @@ impl Process for Host {
     fn exit(&mut self, bytes: u64, folios: Folios) -> Done<Cost> {
         let [_, time] = self.child(|host| host.populate(0, bytes, 1, folios).is_ok())?;
         Ok(Cost { time, ..Cost::default() })
+    }
+
+    fn client(&mut self, at: u64, bytes: u64) -> Done<u64> {
+        let start = now();
+        self.child(|host| host.touch(at, bytes, 1, Access::Write).is_ok())?;
+        Ok(now() - start)
     }
 
     fn beside_child(&mut self, work: Calls<'_>) -> Done {

@@ -8,7 +8,7 @@ mod nothing;
 mod off;
 mod race;
 mod store;
-mod sweep;
+pub(crate) mod sweep;
 
 use crate::measured::measured;
 use crate::patterns::Contents;
@@ -16,13 +16,13 @@ use crate::prelude::*;
 use crate::technique::SWAP;
 use quire_host::Machine;
 use quire_mm::swap::{CompressedRam, Lz4};
-use sweep::Sweep;
+use sweep::{Sharing, Sweep};
 
 /// The experiment.
 pub(crate) const EXPERIMENT: Experiment = Experiment { technique: &SWAP, cases, count };
 
 fn cases(lab: &mut Lab<'_>) -> Done {
-    sweep::posted(lab)?;
+    sweep::posted(lab, Sharing::Private)?;
     sweep::layer(lab)?;
     store::part(lab)?;
     race::part(lab)?;
@@ -47,11 +47,12 @@ fn count(what: &str, techniques: Techniques, times: u64) -> Option<Done> {
     Some(count_sweep(&sweep, techniques, times, out))
 }
 
-fn count_sweep(sweep: &Sweep, techniques: Techniques, times: u64, out: bool) -> Done {
+/// Swaps a window of a sweep out or in so many times.
+pub(crate) fn count_sweep(sweep: &Sweep, techniques: Techniques, times: u64, out: bool) -> Done {
     let site = sweep.site(techniques)?;
     let space = site.space()?;
     let process = &mut Quire::new(&site, &space);
-    process.map(0, sweep.bytes)?;
+    sweep.map(process)?;
     for nth in 0..times {
         sweep.fill(process, nth)?;
         if out { measured(|| sweep.out(process, nth)) } else { sweep.out(process, nth) }?;

@@ -22,6 +22,15 @@ const WINDOW: [u64; 3] = [256 * MIB, 48 * MIB, 4 * MIB];
 /// Rounds of the layer.
 const ROUNDS: [usize; 3] = super::store::ROUNDS;
 
+/// Whose memory goes out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Sharing {
+    /// The program's own.
+    Private,
+    /// Shared memory.
+    Shared,
+}
+
 const SIZES: [Folios; 2] = [Folios::PAGES, Folios::PMD];
 
 /// Of one way. The ratio is of the time on the CPU: one thread does everything.
@@ -40,19 +49,34 @@ const DEVICE_ROWS: [Row; 3] = [
 
 /// Memory that goes out and comes back, a window at a time.
 #[derive(Clone, Debug)]
-pub(super) struct Sweep {
+pub(crate) struct Sweep {
     folios: Folios,
+    sharing: Sharing,
     patterns: Patterns,
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     window: u64,
     /// What the device keeps of it.
     kept: u64,
 }
 
 impl Sweep {
-    pub(super) fn new(folios: Folios, contents: Contents, bytes: u64, window: u64) -> Self {
+    pub(crate) fn new(folios: Folios, contents: Contents, bytes: u64, window: u64) -> Self {
         let kept = if contents == Contents::Zeros { 0 } else { bytes };
-        Self { folios, patterns: Patterns::of(contents), bytes, window, kept }
+        let sharing = Sharing::Private;
+        Self { folios, sharing, patterns: Patterns::of(contents), bytes, window, kept }
+    }
+
+    /// The same of this memory.
+    pub(crate) fn of(self, sharing: Sharing) -> Self {
+        Self { sharing, ..self }
+    }
+
+    /// Maps all of it.
+    pub(crate) fn map(&self, process: &mut dyn Process) -> Done {
+        match self.sharing {
+            Sharing::Private => process.map(0, self.bytes),
+            Sharing::Shared => process.share(0, self.bytes),
+        }
     }
 
     /// The size of the device. The metadata of its slots takes whole pages, which would dominate on a smaller
@@ -62,7 +86,7 @@ impl Sweep {
     }
 
     /// A machine with the device, on which all fits.
-    pub(super) fn site(&self, techniques: Techniques) -> Done<Site> {
+    pub(crate) fn site(&self, techniques: Techniques) -> Done<Site> {
         // A PTE and a word for each page, the device's own table, and what it keeps.
         let memory = self.window + self.device() / PAGE_SIZE * 32 + self.kept + self.kept / 8;
         let site = Site::new(techniques, memory, 1, self.folios)?;
@@ -75,25 +99,29 @@ impl Sweep {
     }
 
     /// Populates window `nth`.
-    pub(super) fn fill(&self, process: &mut dyn Process, nth: u64) -> Done {
+    pub(crate) fn fill(&self, process: &mut dyn Process, nth: u64) -> Done {
         process.fill(self.pages(nth), self.folios, &self.patterns)
     }
 
     /// Swaps it out: its time for a page, on the clock and on the CPU.
-    pub(super) fn out(&self, process: &mut dyn Process, nth: u64) -> Done<[f64; 2]> {
+    pub(crate) fn out(&self, process: &mut dyn Process, nth: u64) -> Done<[f64; 2]> {
         let (out, time) = timed(|| process.advise(nth * self.window, self.window, Advice::PageOut));
         out.map(|()| self.a_page(time))
     }
 
     /// Swaps it in: its time for a page, and how many pages came back wrong.
-    pub(super) fn back(&self, process: &mut dyn Process, nth: u64) -> Done<([f64; 2], u64)> {
+    pub(crate) fn back(&self, process: &mut dyn Process, nth: u64) -> Done<([f64; 2], u64)> {
         let (wrong, time) = timed(|| process.wrong(self.pages(nth), &self.patterns));
         wrong.map(|wrong| (self.a_page(time), wrong))
     }
 
     /// Drops it.
-    pub(super) fn give_up(&self, process: &mut dyn Process, nth: u64) -> Done {
-        process.advise(nth * self.window, self.window, Advice::DontNeed)
+    pub(crate) fn give_up(&self, process: &mut dyn Process, nth: u64) -> Done {
+        let advice = match self.sharing {
+            Sharing::Private => Advice::DontNeed,
+            Sharing::Shared => Advice::Remove,
+        };
+        process.advise(nth * self.window, self.window, advice)
     }
 
     fn a_page(&self, time: [f64; 2]) -> [f64; 2] {
@@ -110,7 +138,7 @@ impl Sweep {
         let (sweep, mut round) = (self.clone(), 0);
         move |process: &mut dyn Process| {
             if round == 0 {
-                process.map(0, sweep.bytes)?;
+                sweep.map(process)?;
             }
             let nth = round % sweep.window_count();
             let ([clock, cpu], wrong) = if round < sweep.window_count() {
@@ -135,23 +163,27 @@ impl Sweep {
     }
 }
 
-pub(super) fn posted(lab: &mut Lab<'_>) -> Done {
+pub(crate) fn posted(lab: &mut Lab<'_>, sharing: Sharing) -> Done {
     let scale = lab.scale;
     let (zeros, others, window) = (scale.of(ZEROS), scale.of(OTHERS), scale.of(WINDOW));
     // Less of it, but some rounds, of whole folios.
     let (zeros, others) =
         ((zeros, window.min(zeros)), (others, (others / 4).clamp(Order::PMD.bytes(), window)));
-    lab.part("Swapped out and in on compressed RAM, from the first page to the last");
+    let (title, sizes) = match sharing {
+        Sharing::Private => ("Swapped", SIZES.as_slice()),
+        Sharing::Shared => ("Shared memory swapped", &SIZES[..1]),
+    };
+    lab.part(&format!("{title} out and in on compressed RAM, from the first page to the last"));
     let mut linux = false;
     for (contents, what, (bytes, window)) in [
         (Contents::Zeros, "zeros", zeros),
         (Contents::Half, "pages that compress to half", others),
         (Contents::Noise, "pages that do not compress", others),
     ] {
-        for folios in SIZES {
+        for &folios in sizes {
             let (size, unit) = if bytes >= GIB { (bytes / GIB, "GiB") } else { (bytes / MIB, "MiB") };
             let name = format!("{size} {unit} of {what}, {folios}");
-            let sweep = Sweep::new(folios, contents, bytes, window);
+            let sweep = Sweep::new(folios, contents, bytes, window).of(sharing);
             lab.case(&name, |lab| {
                 linux |= posted_case(lab, &name, &sweep)?;
                 Ok(())
@@ -210,7 +242,7 @@ fn posted_case(lab: &mut Lab<'_>, name: &str, sweep: &Sweep) -> Done<bool> {
 
 /// A window without a device: the cost of the swap layer itself for each page. Pages are not zeros, which
 /// their first word shows.
-pub(super) fn layer(lab: &mut Lab<'_>) -> Done {
+pub(crate) fn layer(lab: &mut Lab<'_>) -> Done {
     let (bytes, rounds) = (lab.scale.of(WINDOW), lab.scale.of(ROUNDS));
     lab.part("The layer alone: pages that are not zeros, and a device that keeps nothing");
     for folios in SIZES {
