@@ -12,6 +12,7 @@
 //! the table. One of the PMD's order gets a PMD leaf if no table is there ([`huge`]).
 
 mod huge;
+mod swapped;
 
 use crate::cow::charge_new;
 use crate::error::{FaultError, FilePage, Refusal};
@@ -66,6 +67,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
                 self.map_neighbours((table, index));
                 Err(FaultError::PastEnd.into())
             }
+            Lookup::Nothing if file.is_shmem() => self.resolve_shmem((table, index), page, copy),
             Lookup::Nothing | Lookup::Busy => {
                 self.map_neighbours((table, index));
                 Err(self.needs(page))
@@ -81,6 +83,25 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             tables.memory().memcgs().folios().release_unused(pin, copy, Order::ZERO);
         }
         installed
+    }
+
+    /// The same for a page of shared memory that is not cached.
+    fn resolve_shmem(
+        &self,
+        (table, index): (Pfn, usize),
+        page: PageIndex,
+        copy: Option<Pfn>,
+    ) -> Result<Step, Refusal> {
+        let came = self.bring_back(page);
+        if let Ok(Some(folio)) = came {
+            // Only now, as it is locked.
+            if self.file.ends_before(page) {
+                return Err(FaultError::PastEnd.into());
+            }
+            return self.install_found((table, index), (&folio, page), copy, !self.fault.is_write());
+        }
+        self.map_neighbours((table, index));
+        Err(came.err().unwrap_or_else(|| self.needs(page)))
     }
 
     /// As [`resolve`](Self::resolve) for a fault for reading that maps nothing around the folio of the page.

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
-use quire_file::{CachedFile, Mapping, PageCache, SwappedPage};
+use quire_file::{CachedFile, Lent, SwappedPage};
 use quire_frame::{FolioGuard, FrameFlags};
 use quire_pagetable::MemoryCore;
 use quire_swap::{SlotId, Swap};
@@ -81,17 +81,14 @@ impl<P: Platform> SwappedIn<'_, P> {
         self.head
     }
 
-    /// Puts a page of shared memory back into the cache of its file, in the place of its slot. Returns whether
-    /// the file had that still.
-    pub fn give_to<V: Mapping>(
-        self,
-        cache: PageCache<'_, P, V>,
-        file: &CachedFile<P>,
-        page: SwappedPage,
-    ) -> bool {
+    /// Puts a page of shared memory back into the cache of its file, in the place of its slot. `None` if the
+    /// file does not have that any more.
+    pub fn give_to(&self, file: &CachedFile<P>, page: SwappedPage) -> Option<Lent<'_, P>> {
         // No large folio: the slots of shared memory are asked for one by one.
-        let is_it = self.order == Order::ZERO && self.page_of(page.slot) == Some(0);
-        is_it && cache.shmem().adopt(file, page, self.head, || self.names_gone(page.slot, 1))
+        let is_it = self.order == Order::ZERO && self.page_of(page.slot) == Some(0) && self.guard.is_some();
+        let names_gone = || self.names_gone(page.slot, 1);
+        // SAFETY: the folio lock and the reference are this one's, from which the result is borrowed.
+        is_it.then(|| unsafe { file.adopt(self.memory.memcgs(), page, self.head, names_gone) }).flatten()
     }
 
     fn is_being_written(&self) -> bool {

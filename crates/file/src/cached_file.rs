@@ -2,6 +2,7 @@
 
 mod find;
 mod space;
+mod swapped;
 
 pub(crate) use find::Is;
 pub use find::Lookup;

@@ -78,7 +78,7 @@ pub use file_core::{FileCore, Mapping};
 pub use file_memory::FileTotals;
 pub use files::Files;
 pub use index::{IndexRange, PageIndex};
-pub use locked_folio::LockedFolio;
+pub use locked_folio::{Lent, LockedFolio};
 pub use mappings::{FileMappings, FileMappingsRead, FileMappingsWrite, OfFile};
 pub use node::{Narrow, Wide};
 pub use open_file::OpenFile;

@@ -2,7 +2,8 @@
 
 use crate::index::{IndexRange, PageIndex};
 use core::fmt;
-use core::ops::Range;
+use core::mem::ManuallyDrop;
+use core::ops::{Deref, Range};
 use quire_arch::{Order, Pfn, Platform};
 use quire_frame::{FolioGuard, Frame};
 use quire_memcg::Memcgs;
@@ -20,6 +21,15 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
     /// The folio at `head`, with its lock and a reference, which are the caller's.
     pub(crate) const fn new(memcgs: &'m Memcgs<P>, head: Pfn, guard: FolioGuard<'m, P>) -> Self {
         Self { memcgs, head, guard: Some(guard) }
+    }
+
+    /// The folio at `head` for a caller whose lock and reference are held elsewhere.
+    ///
+    /// # Safety
+    ///
+    /// They are held as long as the result is used.
+    pub(crate) const unsafe fn lent(memcgs: &'m Memcgs<P>, head: Pfn) -> Lent<'m, P> {
+        Lent(ManuallyDrop::new(Self { memcgs, head, guard: None }))
     }
 
     /// Its first frame.
@@ -91,6 +101,23 @@ impl<'m, P: Platform> LockedFolio<'m, P> {
         let head = self.head;
         core::mem::forget(self);
         head
+    }
+}
+
+/// A folio of a file's cache whose lock and reference are held elsewhere.
+pub struct Lent<'m, P: Platform>(ManuallyDrop<LockedFolio<'m, P>>);
+
+impl<'m, P: Platform> Deref for Lent<'m, P> {
+    type Target = LockedFolio<'m, P>;
+
+    fn deref(&self) -> &LockedFolio<'m, P> {
+        &self.0
+    }
+}
+
+impl<P: Platform> fmt::Debug for Lent<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
     }
 }
 

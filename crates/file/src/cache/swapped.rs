@@ -22,9 +22,8 @@ use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Pfn, Platform};
 use quire_frame::{FrameFlags, OwnerWord};
-use quire_memcg::MemcgId;
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
@@ -49,10 +48,11 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
         }
         match file.with_store(self.0.frames(), |store| store.get(index)).map(|stored| stored.entry) {
             Some(Entry::Slot(Payload::LOST)) => Err(FileError::Io.into()),
-            Some(Entry::Slot(slot)) => {
-                Err(PageError::Swapped(SwappedPage { index, slot: SlotId::from_raw(slot.get()) }))
-            }
-            _ => Ok(()),
+            Some(entry) => match entry.swap_slot() {
+                Some(slot) => Err(PageError::Swapped(SwappedPage { index, slot })),
+                None => Ok(()),
+            },
+            None => Ok(()),
         }
     }
 
@@ -132,44 +132,6 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
             debug_assert!(!last, "{head:?} is in no cache");
         }
         is_swapped
-    }
-
-    /// Puts the page that `page` names, which was swapped in to the frame `pfn`, in the place of its slot,
-    /// and calls `names_gone` when that is not named any more. Returns false, and changes nothing, if the
-    /// file does not have the slot there, or the folio is not of one page. The caller has the folio lock and
-    /// a reference.
-    pub fn adopt(self, file: &CachedFile<P>, page: SwappedPage, pfn: Pfn, names_gone: impl FnOnce()) -> bool {
-        let (frames, frame) = (self.0.frames(), self.0.frames().known(pfn));
-        let SwappedPage { index, slot } = page;
-        let word = frame.word();
-        if word.order() != Order::ZERO || !word.kind().is_swap_backed() || frame.as_folio().maps() != 0 {
-            return false;
-        }
-        let is_adopted = file.with_store(frames, |store| {
-            let has_slot = store.get(index).is_some_and(|stored| {
-                stored.order == Order::ZERO && stored.entry == Entry::Slot(Payload::low_bits(slot.raw()))
-            });
-            if !has_slot || !frame.get(1) {
-                return false;
-            }
-            frame.make_shmem();
-            frame.as_folio().set_index(index.get());
-            frame.as_folio().set_owner(file.owner_word());
-            frame.set_flags(FrameFlags::SHARED_BY_NAME | FrameFlags::DIRTY);
-            let replaced = store.replace(index, Entry::Folio(pfn));
-            debug_assert!(replaced.is_ok(), "{pfn:?} has no room in a word");
-            file.swapped.fetch_sub(1, Ordering::Relaxed);
-            names_gone();
-            true
-        });
-        if is_adopted {
-            let memcg = MemcgId::from_bits(frame.as_folio().memcg());
-            if !memcg.is_root() {
-                self.0.memcgs.folios().own_file_page(&self.0.platform().pin(), frame, memcg);
-            }
-            file.count_came(self.0.memcgs, pfn, Order::ZERO);
-        }
-        is_adopted
     }
 
     /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out.

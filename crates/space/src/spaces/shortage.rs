@@ -214,7 +214,7 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
     ) -> Result<(), SwapInError> {
         let wanted = Swapped { entry: page.slot.entry(false), orders: OrderSet::EMPTY };
         if let Some(came) = SwapIn::new(self.spaces.memory(), program).swap_in(wanted)? {
-            came.give_to(self.spaces.page_cache(), file, page);
+            let _ = came.give_to(file, page);
         }
         Ok(())
     }

@@ -1,0 +1,84 @@
+//! Shared memory that is swapped out: its page comes back to the cache of its file, and is mapped there.
+
+use super::FileFault;
+use crate::error::{Refusal, Swapped};
+use crate::swap_in::SwapIn;
+use core::ops::Deref;
+use quire_arch::{Order, Platform};
+use quire_file::{Lent, LockedFolio, PageIndex, SwappedPage};
+use quire_frame::{AllocRequest, Kind, OwnerWord, VmEvent};
+use quire_memcg::{MemcgId, MemcgStat};
+use quire_thp::OrderSet;
+
+/// A locked folio that came back.
+pub(super) enum CameBack<'s, P: Platform> {
+    /// It was swapped in by this fault, which has it locked.
+    Lent(Lent<'s, P>),
+    /// It was zeros.
+    Own(LockedFolio<'s, P>),
+}
+
+impl<'s, P: Platform> Deref for CameBack<'s, P> {
+    type Target = LockedFolio<'s, P>;
+
+    fn deref(&self) -> &LockedFolio<'s, P> {
+        match self {
+            Self::Lent(folio) => folio,
+            Self::Own(folio) => folio,
+        }
+    }
+}
+
+impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
+    /// Brings page `index` back that is swapped out: as the fault has swapped it in before, or as zeros.
+    /// `None` if it is not out. The caller looks at the size of the file after this.
+    ///
+    /// # Errors
+    ///
+    /// It is to be swapped in first.
+    #[cold]
+    pub(super) fn bring_back(&self, index: PageIndex) -> Result<Option<CameBack<'a, P>>, Refusal> {
+        let Self { tables, fault, file, .. } = *self;
+        let Some(page) = file.swapped_page(tables.memory().frames(), index) else { return Ok(None) };
+        if let Some(came) = fault.swapped
+            && let Some(folio) = came.give_to(file, page)
+        {
+            return Ok(Some(CameBack::Lent(folio)));
+        }
+        match self.zeros(page) {
+            Some(folio) => Ok(Some(CameBack::Own(folio))),
+            None => {
+                let wanted = Swapped { entry: page.slot.entry(false), orders: OrderSet::EMPTY };
+                Err(Refusal::Swapped(wanted))
+            }
+        }
+    }
+
+    /// A page of zeros needs no read, and no other thread waits for it: see `vm_fault/zeros.rs`.
+    fn zeros(&self, page: SwappedPage) -> Option<LockedFolio<'s, P>> {
+        let Self { tables, pin, fault, file } = *self;
+        let memory = tables.memory();
+        if fault.swapped.is_some() || fault.space.is_killed() {
+            return None;
+        }
+        let seen = MemcgId::from_bits(memory.swap().cache().zeros(page.slot)?);
+        let head = memory.frames().allocate(pin, AllocRequest::anonymous().kind(Kind::Shmem)).ok()?;
+        let frame = memory.frames().known(head);
+        frame.as_folio().set_owner(OwnerWord::NONE);
+        frame.as_folio().set_maps(0);
+        let swap_in = SwapIn::new(memory, &fault.space.tables.membership);
+        let Ok(memcgs) = swap_in.charge_for_slot(pin, (page.slot, seen), Order::ZERO) else {
+            memory.memcgs().folios().release_unused(pin, head, Order::ZERO);
+            return None;
+        };
+        frame.as_folio().set_memcg(memcgs.charged.get());
+        let Some(guard) = memory.frames().folios().try_lock_folio(head) else {
+            memory.memcgs().folios().release_unused(pin, head, Order::ZERO);
+            return None;
+        };
+        let (folio, shadow) = file.adopt_zeros(memory.swap(), page, (head, guard), memcgs.of_slot.get())?;
+        memory.swap().io().count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
+        swap_in.note_major(pin, head, shadow);
+        Some(folio)
+    }
+}
