@@ -324,10 +324,16 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         let Self { tables, fault, file, .. } = *self;
         let has_large = file.largest_order() > Order::ZERO;
         let window = self.window(index);
-        let mut next = window.start;
-        while next < window.end {
-            let at = next;
-            next += 1;
+        let first = fault.vma.page_offset_at(fault.addr).wrapping_sub((index - window.start) as u64);
+        let pages = IndexRange::new(first, first.saturating_add(window.len() as u64));
+        let mut left = file.cached_among(tables.memory().frames(), pages);
+        while left != 0 {
+            let at = window.start + left.trailing_zeros() as usize;
+            left &= left - 1;
+            // Most neighbours are mapped already.
+            if !has_large && locked.entries[at].load(Ordering::Relaxed) != 0 {
+                continue;
+            }
             let addr = VirtAddr(fault.addr.page_start().0 - index as u64 * PAGE_SIZE + at as u64 * PAGE_SIZE);
             let Some(page) = PageIndex::new(fault.vma.page_offset_at(addr)) else { break };
             // Readers without the lock see entries come, so this is not the whole truth for them; the lock is
@@ -342,7 +348,8 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             }
             if let Some(folio) = file.find_for_table(tables.memory().memcgs(), page, &mut freed) {
                 let run = self.run_around(&folio, (page, at), window.clone());
-                next = next.max(run.end);
+                let behind = u32::try_from(run.end.saturating_sub(window.start)).unwrap_or(u32::BITS);
+                left &= u32::MAX.checked_shl(behind).unwrap_or(0);
                 let installed = self.install_cached(locked, run, (&folio, page, at), LeafFlags::empty());
                 folio.unlock_cached();
                 if installed.is_err() {

@@ -122,6 +122,12 @@ impl Word {
         }
     }
 
+    /// Whether it is a word of a folio.
+    #[inline]
+    pub(crate) const fn is_folio(self) -> bool {
+        self.0 & KIND_MASK == FOLIO
+    }
+
     /// Whether it is a word of a shadow.
     #[inline]
     pub(crate) const fn is_shadow(self) -> bool {
@@ -145,6 +151,7 @@ mod tests {
                 assert_eq!(word.holds(), Holds::Entry(order, entry));
                 assert_eq!(Word::from_raw(word.raw()), word);
                 assert_eq!(word.is_shadow(), entry.is_shadow());
+                assert_eq!(word.is_folio(), matches!(entry, Entry::Folio(_)));
             }
         }
         assert_eq!(Word::NONE.holds(), Holds::Nothing);

@@ -147,6 +147,11 @@ impl<P: Platform> CachedFile<P> {
         })
     }
 
+    /// Those of at most 32 pages that are cached, as bits from the first one on. A snapshot.
+    pub fn cached_among(&self, frames: &Frames<P>, pages: IndexRange) -> u32 {
+        self.with_store(frames, |store| store.folio_bits(pages))
+    }
+
     /// Whether nothing is kept of page `index`, in the cache or on a swap device, at a moment.
     pub(crate) fn is_hole(&self, frames: &Frames<P>, index: PageIndex) -> bool {
         self.with_store(frames, |store| store.get(index)).is_none_or(|stored| stored.entry.is_shadow())

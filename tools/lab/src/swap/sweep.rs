@@ -173,7 +173,7 @@ pub(crate) fn posted(lab: &mut Lab<'_>, sharing: Sharing) -> Done {
         Sharing::Private => ("Swapped", SIZES.as_slice()),
         Sharing::Shared => ("Shared memory swapped", &SIZES[..1]),
     };
-    lab.part(&format!("{title} out and in on compressed RAM, from the first page to the last"));
+    lab.part(format!("{title} out and in on compressed RAM, from the first page to the last"));
     let mut linux = false;
     for (contents, what, (bytes, window)) in [
         (Contents::Zeros, "zeros", zeros),

@@ -151,6 +151,13 @@ impl Both {
         }
         let there = self.overlapping(range);
         let locked = self.locked();
+        let few = IndexRange::new(range.start(), range.end().min(range.start() + 32));
+        let bits = locked.folio_bits(few);
+        for page in few.start()..few.end() {
+            let stored = locked.get(PageIndex::new(page).unwrap());
+            let is_folio = stored.is_some_and(|stored| matches!(stored.entry, Entry::Folio(_)));
+            assert_eq!(bits >> (page - few.start()) & 1 != 0, is_folio, "page {page:#x} of {few:?}");
+        }
         let all = locked.batch::<8>(range, Filter::All);
         assert!(all.iter().eq(there.iter().map(|known| &known.0).take(8)), "{range:?}: {all:?}");
         for tag in Tag::ALL {
