@@ -69,6 +69,11 @@ pub enum LockClass {
     Khugepaged,
     /// The set of swap devices: held while one is added or removed.
     SwapDevices,
+    /// Moves between directories of one file system.
+    Rename,
+    /// An inode: the names in a directory, the size of a file; within the class a directory before those
+    /// below it.
+    Inode,
     /// An address space's mmap lock.
     Mmap,
     /// Whether folios of a file may be put into its cache, and be mapped.
@@ -77,6 +82,8 @@ pub enum LockClass {
     FileRmap,
     /// The anon_vmas of one family of processes.
     Rmap,
+    /// What `stat` tells of an inode.
+    InodeAttributes,
     /// The list of all spaces of a machine.
     Spaces,
     /// The list of all files of a machine.

@@ -35,8 +35,8 @@ pub(crate) fn unpinned() {
 
 /// Whether those that wait for a lock of `class` spin. They sleep for the others.
 fn spins(class: LockClass) -> bool {
-    use LockClass::{FileRmap, Invalidate, Mmap, Rmap};
-    !matches!(class, Mmap | Invalidate | FileRmap | Rmap)
+    use LockClass::{FileRmap, Inode, Invalidate, Mmap, Rename, Rmap};
+    !matches!(class, Rename | Inode | Mmap | Invalidate | FileRmap | Rmap)
 }
 
 /// A lock of `class` is about to be waited for.
