@@ -32,23 +32,26 @@ pub enum SetMode {
 /// # Errors
 ///
 /// As Linux's tmpfs: [`Error::NotSupported`] outside of `user.`, `trusted.` and `security.`,
-/// [`Error::Range`], [`Error::Invalid`].
+/// and [`Error::Invalid`].
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Error> {
-    if name.is_empty() || name.len() > LONGEST_NAME {
-        return Err(Error::Range);
-    }
     let prefixes: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
     let prefix = prefixes.into_iter().find(|prefix| name.starts_with(prefix)).ok_or(Error::NotSupported)?;
     if name.len() == prefix.len() || name.contains(&0) { Err(Error::Invalid) } else { Ok(()) }
 }
 
-/// Checks the length of a value.
+/// Checks the lengths of a name and a value.
 ///
 /// # Errors
 ///
-/// [`Error::ValueTooLarge`].
-pub(crate) const fn check_value(value: &[u8]) -> Result<(), Error> {
-    if value.len() > LARGEST_VALUE { Err(Error::ValueTooLarge) } else { Ok(()) }
+/// [`Error::Range`] and [`Error::ValueTooLarge`].
+pub(crate) const fn check_lengths(name: &[u8], value: &[u8]) -> Result<(), Error> {
+    if name.is_empty() || name.len() > LONGEST_NAME {
+        Err(Error::Range)
+    } else if value.len() > LARGEST_VALUE {
+        Err(Error::ValueTooLarge)
+    } else {
+        Ok(())
+    }
 }
 
 /// An attribute, with the bytes of its name and its value behind it.
@@ -77,7 +80,7 @@ fn layout_of(name: usize, value: usize) -> Layout {
 }
 
 /// What an attribute takes of the space for inodes, in bytes, as in Linux.
-const fn share_of(name: usize, value: usize) -> u64 {
+pub(crate) const fn share_of(name: usize, value: usize) -> u64 {
     SHARE + name as u64 + value as u64
 }
 
@@ -133,18 +136,17 @@ impl Xattrs {
         link
     }
 
-    /// Sets an attribute. `take` gets what it takes of the space for inodes before anything has changed.
-    /// Returns what a value that it replaced had taken.
+    /// Sets an attribute, of which the caller has taken the share. Returns what a value that it replaced had
+    /// taken.
     ///
     /// # Errors
     ///
-    /// [`Error::Exists`] and [`Error::NoData`] as `mode` says, [`Error::NoMemory`], and that of `take`.
+    /// [`Error::Exists`] and [`Error::NoData`] as `mode` says, and [`Error::NoMemory`].
     pub(crate) fn set<P: Platform>(
         &mut self,
         heap: &KernelHeap<'_, P>,
         (name, value): (&[u8], &[u8]),
         mode: SetMode,
-        take: impl FnOnce(u64) -> Result<(), Error>,
     ) -> Result<u64, Error> {
         let exists = self.get(name).is_some();
         match mode {
@@ -154,11 +156,6 @@ impl Xattrs {
         }
         let layout = layout_of(name.len(), value.len());
         let place = heap.allocate(layout).map_err(|_: AllocError| Error::NoMemory)?.cast::<Attribute>();
-        if let Err(error) = take(share_of(name.len(), value.len())) {
-            // SAFETY: it was just allocated with this layout, and nothing uses it.
-            unsafe { heap.free(place.cast(), layout) };
-            return Err(error);
-        }
         // SAFETY: the memory is this call's, and has room for the attribute and the bytes behind it.
         unsafe {
             place.write(Attribute { next: None, name: name.len() as u32, value: value.len() as u32 });

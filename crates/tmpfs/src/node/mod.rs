@@ -19,7 +19,7 @@ use crate::entry::LONGEST_NAME;
 use crate::error::Error;
 use crate::inode::{Content, Inode, Place};
 use crate::instance::Instance;
-use crate::sleeping::Sleeping;
+use crate::sleeping::{Sleeping, Write};
 use core::fmt;
 use core::mem;
 use core::ptr;
@@ -124,6 +124,9 @@ impl<'t, B: Backend> Node<'t, B> {
         Ok(bytes)
     }
 }
+
+/// The entries of a directory, write-locked.
+type LockedNames<'l, B> = Write<'l, Directory<Place<B>>, <B as Backend>::Platform>;
 
 /// Checks a name that is looked for or made.
 ///

@@ -1,6 +1,6 @@
 //! Names that are removed.
 
-use super::{Node, check_name};
+use super::{LockedNames, Node, check_name};
 use crate::backend::{Backend, Time};
 use crate::entry::{self, LooseEntry};
 use crate::error::Error;
@@ -52,7 +52,7 @@ impl<B: Backend> Node<'_, B> {
         // SAFETY: the entry counts it, and the directory is locked.
         child = unsafe { Self::of(self.instance, place) };
         let now = self.instance.now();
-        child.kill_directory(now)?;
+        child.kill_directory(child.lock_empty()?, now);
         let entry = names.remove(name);
         self.free_entry(entry);
         // SAFETY: the count was the entry's, which is gone. `child` has another.
@@ -66,23 +66,23 @@ impl<B: Backend> Node<'_, B> {
         Ok(())
     }
 
-    /// Makes an empty directory dead, of which the entry is about to go. The lock of the directory that it is
-    /// in is held.
+    /// Locks a directory that is to go. The lock of the directory that it is in is held.
     ///
     /// # Errors
     ///
     /// [`Error::NotDirectory`] and [`Error::NotEmpty`].
-    pub(super) fn kill_directory(&self, now: Time) -> Result<(), Error> {
-        let mut names = self.directory()?.write(self.instance.backend.platform());
-        if names.count() > 0 {
-            return Err(Error::NotEmpty);
-        }
+    pub(super) fn lock_empty(&self) -> Result<LockedNames<'_, B>, Error> {
+        let names = self.directory()?.write(self.instance.backend.platform());
+        if names.count() > 0 { Err(Error::NotEmpty) } else { Ok(names) }
+    }
+
+    /// Makes an empty directory dead, of which the entry goes before anything is unlocked.
+    pub(super) fn kill_directory(&self, mut names: LockedNames<'_, B>, now: Time) {
         names.kill();
         self.attributes(|attributes| {
             attributes.links = 0;
             attributes.changed = now;
         });
-        Ok(())
     }
 
     /// A name of what is no directory has gone.

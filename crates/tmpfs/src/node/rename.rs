@@ -5,14 +5,13 @@
 //! not below one that it holds, so no circle of waiters can close: all others wait downwards, and what is
 //! locked first here is not below what is locked next.
 
-use super::{Node, check_name};
+use super::{LockedNames, Node, check_name};
 use crate::attributes::Owner;
 use crate::backend::{Backend, Time};
 use crate::directory::Directory;
 use crate::error::Error;
 use crate::inode::Place;
 use crate::instance::New;
-use crate::sleeping::Write;
 
 /// How a name is moved (`renameat2`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -62,8 +61,8 @@ pub(crate) struct MovedName<'n> {
 
 /// The entries of the directories of both names.
 enum Names<'l, B: Backend> {
-    One(Write<'l, Directory<Place<B>>, B::Platform>),
-    Two { old: Write<'l, Directory<Place<B>>, B::Platform>, new: Write<'l, Directory<Place<B>>, B::Platform> },
+    One(LockedNames<'l, B>),
+    Two { old: LockedNames<'l, B>, new: LockedNames<'l, B> },
 }
 
 impl<B: Backend> Names<'_, B> {
@@ -117,7 +116,8 @@ impl<'t, B: Backend> Node<'t, B> {
         self.directory()?;
         to.directory()?;
         check_name(old.name)?;
-        check_name(new.name)?;
+        // As in Linux the new name is looked at when the old one was found.
+        let new_is_name = check_name(new.name);
         let platform = self.instance.backend.platform();
         // These are dropped after the locks: that may free what was replaced.
         let ends;
@@ -130,6 +130,7 @@ impl<'t, B: Backend> Node<'t, B> {
             return Err(Error::NotFound);
         }
         let source = names.old().find(old.name).ok_or(Error::NotFound)?;
+        new_is_name?;
         let target = names.new().find(new.name);
         // SAFETY: the entries count them, and the directories are locked.
         ends = unsafe {
@@ -248,19 +249,21 @@ impl<'t, B: Backend> Node<'t, B> {
             Some(true) if !is_directory => return Err(Error::IsDirectory),
             _ => {}
         }
-        // All that can fail comes first, the removal of a directory last.
+        // All that can fail comes first.
+        let emptied = match target {
+            Some(target) if is_directory => Some((target, target.lock_empty()?)),
+            _ => None,
+        };
         let whiteout = options.whiteout.map(|owner| self.new_whiteout(&owner)).transpose()?;
         let entry = match target {
             None => Some(self.instance.new_entry(new, source.place)?),
             Some(_) => None,
         };
         let now = self.instance.now();
-        if let Some(target) = target {
-            if is_directory {
-                target.kill_directory(now)?;
-            } else {
-                target.lose_link(now);
-            }
+        match (emptied, target) {
+            (Some((target, names)), _) => target.kill_directory(names, now),
+            (None, Some(target)) => target.lose_link(now),
+            (None, None) => {}
         }
         // The new entry counts the source, as the old one did until now.
         let (added, gone) = match (entry, target) {

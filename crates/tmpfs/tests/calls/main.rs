@@ -7,3 +7,7 @@
 mod common;
 
 mod cases;
+mod failures;
+mod mapped;
+mod model;
+mod threads;

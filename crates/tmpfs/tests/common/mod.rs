@@ -124,10 +124,11 @@ impl FileData for Handle {
     fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut contents = self.contents();
         let before = std::mem::replace(&mut contents.size, size);
+        // What `fallocate` made past the end stays, unless the file becomes smaller.
         if size < before {
             Bytes::zero(&mut contents, size..size.next_multiple_of(PAGE));
+            self.remove(&mut contents, size.div_ceil(PAGE)..u64::MAX);
         }
-        self.remove(&mut contents, size.div_ceil(PAGE)..u64::MAX);
         Ok(())
     }
 
@@ -151,7 +152,8 @@ impl FileData for Handle {
         for index in pages {
             match self.page(&mut contents, index) {
                 Ok(true) => made.push(index),
-                Ok(false) => {}
+                // One that an earlier call made is data from now on: so no failure removes it.
+                Ok(false) => contents.pages.get_mut(&index).unwrap().has_data = true,
                 Err(error) => {
                     made.into_iter().for_each(|index| self.remove(&mut contents, index..index + 1));
                     return Err(error);
