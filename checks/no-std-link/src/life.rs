@@ -2,8 +2,8 @@
 //! exit; audited on the way.
 
 use crate::machine::{Toy, access, has_kernel_half};
-use crate::pair;
 use crate::runtime::Output;
+use crate::{names, pair};
 use core::fmt::Write;
 use core::sync::atomic::Ordering;
 use quire_mm::abi::{self, CallNumber, FaultIn, NoFiles};
@@ -74,6 +74,8 @@ pub(crate) fn lead(techniques: Techniques) {
         proc::swaps(&memory, &mut out).expect("stdout");
     }
     assert_eq!(spaces(&memory), 0);
+    audit(&memory);
+    names::run(&memory);
     audit(&memory);
     pair::run(&memory);
     assert_eq!(spaces(&memory), 0);

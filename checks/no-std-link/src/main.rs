@@ -11,6 +11,7 @@
 mod depths;
 mod life;
 mod machine;
+mod names;
 mod pair;
 mod runtime;
 mod stack;

@@ -1,7 +1,7 @@
 //! Counts and links, recounted on a quiet file system.
 
 use crate::backend::{Backend, FileData};
-use crate::inode::{Content, Inode, Place};
+use crate::inode::{Content, Inode};
 use crate::node::Node;
 use crate::tmpfs::{Tmpfs, Usage};
 use quire_sync::atomic::Ordering;
@@ -53,7 +53,7 @@ pub fn audit<B: Backend>(tmpfs: &Tmpfs<'_, B>, report: &mut dyn FnMut(Finding)) 
     let root = tmpfs.root();
     let mut found = Usage::default();
     let mut directories = 1;
-    for_each_entry(&root, &mut |parent, place, child| {
+    for_each_entry(&root, &mut |parent, child| {
         match child.directory() {
             Some(_) => {
                 directories += 1;
@@ -68,14 +68,13 @@ pub fn audit<B: Backend>(tmpfs: &Tmpfs<'_, B>, report: &mut dyn FnMut(Finding)) 
             // Relaxed: only this thread uses it.
             None => drop(child.seen.fetch_add(1, Ordering::Relaxed)),
         }
-        let _ = place;
     });
     check_directory(tmpfs, root.inode(), &mut found, report);
-    for_each_entry(&root, &mut |_, _, child| match child.directory() {
+    for_each_entry(&root, &mut |_, child| match child.directory() {
         Some(_) => check_directory(tmpfs, child, &mut found, report),
         None => check_file(tmpfs, child, &mut found, report),
     });
-    for_each_entry(&root, &mut |_, _, child| {
+    for_each_entry(&root, &mut |_, child| {
         if child.directory().is_none() {
             child.seen.store(0, Ordering::Relaxed);
         }
@@ -144,7 +143,7 @@ fn check_directory<B: Backend>(
 }
 
 /// Calls `visit` with each entry below `root`: the directory, and what it leads to.
-fn for_each_entry<B: Backend>(root: &Node<'_, B>, visit: &mut dyn FnMut(&Inode<B>, Place<B>, &Inode<B>)) {
+fn for_each_entry<B: Backend>(root: &Node<'_, B>, visit: &mut dyn FnMut(&Inode<B>, &Inode<B>)) {
     let backend = &root.instance.backend;
     let mut current = root.inode();
     let mut most = u64::MAX;
@@ -156,7 +155,7 @@ fn for_each_entry<B: Backend>(root: &Node<'_, B>, visit: &mut dyn FnMut(&Inode<B
         if let Some((place, offset)) = next {
             // SAFETY: the entry counts it, and the tree is quiet.
             let child = unsafe { place.inode() };
-            visit(current, place, child);
+            visit(current, child);
             most = offset - 1;
             if child.directory().is_some() {
                 // Where to go on in the directory above.

@@ -72,7 +72,7 @@ unsafe impl<T: Send> Send for Directory<T> {}
 unsafe impl<T: Sync> Sync for Directory<T> {}
 
 impl<T: Copy> Directory<T> {
-    /// An empty directory. Nobody outside knows `seed`.
+    /// An empty directory. Programs must not be able to guess `seed`.
     pub(crate) const fn new(seed: u64) -> Self {
         Self { roots: [None; 2], next_offset: FIRST_OFFSET, count: 0, random: seed, dead: false }
     }

@@ -66,14 +66,14 @@ enum Names<'l, B: Backend> {
 }
 
 impl<B: Backend> Names<'_, B> {
-    fn old(&mut self) -> &mut Directory<Place<B>> {
+    fn of_old(&mut self) -> &mut Directory<Place<B>> {
         match self {
             Self::One(both) => both,
             Self::Two { old, .. } => old,
         }
     }
 
-    fn new(&mut self) -> &mut Directory<Place<B>> {
+    fn of_new(&mut self) -> &mut Directory<Place<B>> {
         match self {
             Self::One(both) => both,
             Self::Two { new, .. } => new,
@@ -126,12 +126,12 @@ impl<'t, B: Backend> Node<'t, B> {
         let below_old = self.way_down_to(to);
         let below_new = to.way_down_to(self);
         let mut names = self.lock_names(to, below_old.is_some(), below_new.is_some())?;
-        if names.old().is_dead() || names.new().is_dead() {
+        if names.of_old().is_dead() || names.of_new().is_dead() {
             return Err(Error::NotFound);
         }
-        let source = names.old().find(old.name).ok_or(Error::NotFound)?;
+        let source = names.of_old().find(old.name).ok_or(Error::NotFound)?;
         new_is_name?;
-        let target = names.new().find(new.name);
+        let target = names.of_new().find(new.name);
         // SAFETY: the entries count them, and the directories are locked.
         ends = unsafe {
             Ends {
@@ -222,8 +222,8 @@ impl<'t, B: Backend> Node<'t, B> {
         target: &Self,
     ) {
         // Each entry counts the other inode from now on.
-        names.old().replace(old, target.place);
-        names.new().replace(new, source.place);
+        names.of_old().replace(old, target.place);
+        names.of_new().replace(new, source.place);
         let now = self.instance.now();
         if !self.is_same(to) {
             source.move_directory(to);
@@ -268,11 +268,11 @@ impl<'t, B: Backend> Node<'t, B> {
         // The new entry counts the source, as the old one did until now.
         let (added, gone) = match (entry, target) {
             (Some(entry), _) => {
-                names.new().insert(entry);
+                names.of_new().insert(entry);
                 (1, None)
             }
             (None, target) => {
-                names.new().replace(new, source.place);
+                names.of_new().replace(new, source.place);
                 (0, target.as_ref())
             }
         };
@@ -283,11 +283,11 @@ impl<'t, B: Backend> Node<'t, B> {
         let kept = match whiteout {
             Some(whiteout) => {
                 whiteout.attributes(|attributes| attributes.links = 1);
-                names.old().replace(old, whiteout.into_counted());
+                names.of_old().replace(old, whiteout.into_counted());
                 1
             }
             None => {
-                let entry = names.old().remove(old);
+                let entry = names.of_old().remove(old);
                 self.free_entry(entry);
                 0
             }

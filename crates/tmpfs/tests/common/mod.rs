@@ -92,9 +92,8 @@ impl Bytes {
 
     fn zero(contents: &mut Contents, bytes: Range<u64>) {
         for place in bytes {
-            match contents.pages.get_mut(&(place / PAGE)) {
-                Some(page) => page.bytes[(place % PAGE) as usize] = 0,
-                None => {}
+            if let Some(page) = contents.pages.get_mut(&(place / PAGE)) {
+                page.bytes[(place % PAGE) as usize] = 0;
             }
         }
     }
