@@ -111,6 +111,7 @@ impl<'t, B: Backend> Rest<'t, '_, B> {
             return Err(Error::Loop);
         }
         link.accessed();
+        self.drop_done();
         // Of slashes only it leads to the root.
         if next_part(link.target()?).is_none() {
             return Ok(());

@@ -204,6 +204,12 @@ fn paths_follow_links_within_the_root() {
         }
         assert_eq!(walk.lookup(b"abs", false).unwrap().stat().kind, Kind::Symlink);
         assert!(walk.lookup(b"abs/", false).unwrap().is_same(&below));
+        // A link at the end of another one's target is followed too, also one that leads to the root.
+        walk.create(b"slashes", New::Symlink(b"top//"), &USER).unwrap();
+        walk.create(b"deep", New::Symlink(b"a/up/"), &USER).unwrap();
+        assert!(walk.lookup(b"slashes/a/b/f", true).unwrap().is_same(&file));
+        assert!(walk.lookup(b"deep/b/f", true).unwrap().is_same(&file));
+        assert_eq!(walk.open_or_create(b"slashes/deep/b/f", &USER, true).err(), Some(Error::Exists));
         // A program with another root does not leave it, by `..` or by an absolute link.
         let jail = walk.lookup(b"a", true).unwrap();
         let inside = Walk { root: &jail, start: &below, may_search: EVERYWHERE };
