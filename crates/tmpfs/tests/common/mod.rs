@@ -123,8 +123,8 @@ impl FileData for Handle {
     fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut contents = self.contents();
         let before = std::mem::replace(&mut contents.size, size);
-        // What `fallocate` made past the end stays, unless the file becomes smaller.
-        if size < before {
+        // What `fallocate` made past the end stays only if the file becomes larger.
+        if size <= before {
             Bytes::zero(&mut contents, size..size.next_multiple_of(PAGE));
             self.remove(&mut contents, size.div_ceil(PAGE)..u64::MAX);
         }
