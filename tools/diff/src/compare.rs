@@ -111,10 +111,12 @@ fn details(
                 let region = other.regions.iter().find(same);
                 // How much of the file is mapped is compared above, as far as it can be.
                 let resident = if region.is_some_and(|region| region.file) { 0 } else { detail.resident };
+                // Linux counts what is swapped out of shared memory by all mappings.
+                let swapped = if region.is_some_and(Region::is_cached) { 0 } else { detail.swapped };
                 // Linux searches for a range in the 2 MiB before the end, and there are none.
                 let low = end < LARGE;
                 let eligible = !region.is_some_and(Region::is_cached) && !low && detail.eligible;
-                list.push(Detail { resident, eligible, ..*detail });
+                list.push(Detail { resident, swapped, eligible, ..*detail });
             }
         }
         list

@@ -17,6 +17,16 @@ const GUARDS: [u64; 2] = [MADV_GUARD_INSTALL, MADV_GUARD_REMOVE];
 /// Bytes that are mapped around a fault.
 const AROUND: u64 = 64 << 10;
 
+/// The swap devices of the host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Swap {
+    None,
+    /// One, which both sides have.
+    Compared,
+    /// Others, too.
+    Foreign,
+}
+
 /// The part of a program's history that decides what may differ.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
@@ -25,8 +35,10 @@ pub(crate) struct Past {
     /// Ranges that were kept from children.
     kept_from_children: Vec<(u64, u64)>,
     file: PastFile,
-    /// The host pages out to a device that is not the comparison's own.
-    foreign_swap: bool,
+    /// Whose swap device the host has, if it has one.
+    swap: Swap,
+    /// Pages of shared memory may be on the swap device, which are holes on Linux if nothing wrote to them.
+    may_have_swapped_zeros: bool,
     /// Pages were moved.
     moved: bool,
     /// Ranges whose tables Linux freed while their mappings stayed.
@@ -89,6 +101,15 @@ fn maps_written(call: Call, args: [u64; 6], linux: &Observation, quire: &Observa
         overlapping(&linux.regions, page, 1).any(|region| written.contains(&place(region)))
     };
     call == Call::Pwrite && maps_more_only(linux, quire, is_written)
+}
+
+/// Whether all pages of files and shared memory that `few` maps are mapped in `many` too, which differs in
+/// nothing else.
+fn has_more_cached(many: &Observation, few: &Observation) -> bool {
+    let cached = |side: &Observation| [side.file_pages(), side.shared_pages()].concat();
+    let (many_pages, few_pages) = (cached(many), cached(few));
+    each_page(&few_pages).all(|page| touches(&many_pages, page, PAGE_SIZE))
+        && many.own_pages().eq(few.own_pages())
 }
 
 /// Whether the only difference is that Linux maps more pages of the file, all of them such.
@@ -183,12 +204,13 @@ fn overlapping(regions: &[Region], addr: u64, len: u64) -> impl Iterator<Item = 
 
 impl Past {
     /// Of a program that begins.
-    pub(crate) fn new(foreign_swap: bool, store: Store) -> Self {
+    pub(crate) fn new(swap: Swap, store: Store) -> Self {
         Self {
             forks: 0,
             kept_from_children: Vec::new(),
             file: PastFile::new(store),
-            foreign_swap,
+            swap,
+            may_have_swapped_zeros: false,
             moved: false,
             without_tables: Vec::new(),
             emptied: Vec::new(),
@@ -212,15 +234,24 @@ impl Past {
             }
             // What it writes is not the same.
             Call::MincoreInto => {
-                let differs = overlapping(before, addr, len).any(|region| self.residency(region));
-                differs.then_some(KnownDifference::FilePages)
+                let seen = || overlapping(before, addr, len);
+                if self.may_have_swapped_zeros && seen().any(Region::is_cached) {
+                    Some(KnownDifference::PageOut)
+                } else {
+                    seen().any(|region| self.residency(region)).then_some(KnownDifference::FilePages)
+                }
             }
             Call::Madvise if GUARDS.contains(&third) && !probes::marks_guards() => {
                 Some(KnownDifference::GuardPages)
             }
             Call::Madvise if third == MADV_PAGEOUT => {
-                let differs = self.foreign_swap || overlapping(before, addr, len).any(Region::is_cached);
-                differs.then_some(KnownDifference::PageOut)
+                let differs = |region: &Region| match self.swap {
+                    Swap::None => region.is_cached(),
+                    Swap::Compared => region.file && self.file.is_on_disk(),
+                    Swap::Foreign => true,
+                };
+                let known = self.swap == Swap::Foreign || overlapping(before, addr, len).any(differs);
+                known.then_some(KnownDifference::PageOut)
             }
             // Linux makes large folios of shared memory whatever its policy is.
             Call::Madvise if third == MADV_COLLAPSE => {
@@ -261,6 +292,9 @@ impl Past {
                 cut(&mut self.lazy, addr, end);
             }
         }
+        self.may_have_swapped_zeros |= call == Call::Madvise
+            && third == MADV_PAGEOUT
+            && overlapping(&before.regions, addr, len).any(Region::is_cached);
         if call == Call::Madvise && third == MADV_FREE {
             for run in before.pages.iter().filter(|run| run.large) {
                 let blocks = (run.start..run.end).step_by(LARGE as usize);
@@ -387,6 +421,8 @@ impl Past {
             KnownDifference::PageTables
         } else if maps_written(call, args, linux, quire) {
             KnownDifference::FilePages
+        } else if self.may_have_swapped_zeros && has_more_cached(quire, linux) {
+            KnownDifference::PageOut
         } else {
             return false;
         };
@@ -442,6 +478,15 @@ impl Past {
     /// Whether the residency of a mapping's pages may differ.
     pub(crate) fn residency(&self, region: &Region) -> bool {
         region.file && self.file.residency(region)
+    }
+
+    /// Whether a page of such a mapping may be in memory on Quire only.
+    pub(crate) fn may_be_hole(&mut self, region: &Region) -> bool {
+        let known = self.may_have_swapped_zeros && region.is_cached();
+        if known {
+            self.count(KnownDifference::PageOut);
+        }
+        known
     }
 
     /// Whether other pages of the file may be in memory on Linux.

@@ -7,7 +7,7 @@ use crate::error::DiffError;
 use crate::known::KnownDifference;
 use crate::linux::{Effort, Host, Interference, Oracle, Start, merges};
 use crate::observation::{Observation, Wanted, first_fit};
-use crate::past::Past;
+use crate::past::{Past, Swap};
 use crate::program::names::{MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE};
 use crate::program::{Call, MOST_PROCESSES, Op, Outcome, Program, Store, Word};
 use crate::quire::Processes;
@@ -161,13 +161,16 @@ impl SideBySide {
     ) -> Result<Verdict, DiffError> {
         let mut verdict = Verdict::default();
         let settings = &self.interference.settings;
-        // A device that is not the comparison's own.
-        let foreign_swap = self.setup.swap.is_none() && settings.swaps();
+        let swap = match self.setup.swap {
+            Some(_) => Swap::Compared,
+            None if settings.swaps() => Swap::Foreign,
+            None => Swap::None,
+        };
         let store = self.oracle.origin().store_for(self.setup.files.unwrap_or(program.store));
         let mut steps = self.oracle.run((program, store), effort, settings);
         let start = steps.origin().clone();
         let processes = Processes::new(&self.machine, &self.cpu, (&start, store))?;
-        let past = Past::new(foreign_swap, store);
+        let past = Past::new(swap, store);
         let mut course = Course::new(&start, processes, past);
         for (step, op) in program.ops.iter().enumerate() {
             let (outcome, wanted) = steps.next(op, &mut self.linux)?;
@@ -374,7 +377,7 @@ impl<'m> Course<'m> {
 
     /// Compares what `mincore` returned.
     fn residency(
-        &self,
+        &mut self,
         process: u32,
         args: [u64; 6],
         linux: &Observation,
@@ -387,13 +390,16 @@ impl<'m> Course<'m> {
             return Ok(());
         }
         let here = self.processes.mincore(process, addr, len);
-        match linux.residency.iter().zip(&here).position(|(linux, quire)| linux != quire) {
-            Some(at) => {
-                let side = if linux.residency[at] { "Linux" } else { "Quire" };
-                Err(format!("mincore: page {:#x} is in memory only on {side}", addr + at as u64 * PAGE_SIZE))
+        for (at, (linux, here)) in linux.residency.iter().zip(&here).enumerate() {
+            let page = addr + at as u64 * PAGE_SIZE;
+            let mut there = quire.regions.iter().filter(|region| region.start <= page && page < region.end);
+            let may_be_hole = |region| !linux && self.past.may_be_hole(region);
+            if linux != here && !there.any(may_be_hole) {
+                let side = if *linux { "Linux" } else { "Quire" };
+                return Err(format!("mincore: page {page:#x} is in memory only on {side}"));
             }
-            None => Ok(()),
         }
+        Ok(())
     }
 }
 

@@ -39,6 +39,11 @@ impl PastFile {
         }
     }
 
+    /// Whether its pages are written back, and dropped then.
+    pub(super) fn is_on_disk(&self) -> bool {
+        self.store != Store::Memory
+    }
+
     /// Whether the residency of a mapping's pages may differ.
     pub(super) fn residency(&self, region: &Region) -> bool {
         match self.store {

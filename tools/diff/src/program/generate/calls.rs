@@ -177,8 +177,9 @@ impl Generator {
         if self.random.chance(if self.theme.files || self.theme.shared { 4 } else { 0 }) {
             advice = MADV_REMOVE;
         }
-        if advice == MADV_PAGEOUT && (self.theme.shared || self.theme.files) && self.random.chance(90) {
-            // Paging out what is cached is not alike yet.
+        let is_on_disk = self.theme.files && self.theme.store != Store::Memory;
+        if advice == MADV_PAGEOUT && is_on_disk && self.random.chance(90) {
+            // Paging out what is written back is not alike yet.
             advice = MADV_COLD;
         }
         let ages = matches!(advice, MADV_COLD | MADV_PAGEOUT | MADV_FREE);
