@@ -1,6 +1,6 @@
 //! The audit of the page cache: everything recounted, on a quiet machine.
 
-use crate::cached_file::CachedFile;
+use crate::cached_file::{CachedFile, UNUSED};
 use crate::entry::{Entry, Stored};
 use crate::file_core::Mapping;
 use crate::files::Files;
@@ -63,6 +63,16 @@ pub enum FileViolation {
     /// More or fewer pages are counted as swapped out than the store of a file says.
     #[error("file {file} counts {counted} pages that are swapped out, and has {found}")]
     Swapped {
+        /// The file's number.
+        file: u64,
+        /// How many are counted.
+        counted: u64,
+        /// How many there are.
+        found: u64,
+    },
+    /// More or fewer pages are counted as allocated ahead and not used than have the tag.
+    #[error("file {file} counts {counted} pages that are not used yet, and has {found}")]
+    Unused {
         /// The file's number.
         file: u64,
         /// How many are counted.
@@ -160,7 +170,7 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
     /// The pages that a file has: cached, dirty, being written.
     fn validate_file(&self, file: &CachedFile<P>, report: &mut dyn FnMut(FileViolation)) -> [u64; 3] {
         let (number, size) = (file.number(), file.size.load(Ordering::Relaxed));
-        let (mut found, mut swapped) = ([0; 3], 0);
+        let (mut found, mut swapped, mut unused) = ([0; 3], 0, 0);
         let (mut stores, mut entries) = (None, None);
         file.with_store(self.frames, |store| {
             store.audit(
@@ -179,7 +189,9 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
                     if let Some(wrong) = self.wrong_with(file, stored, head, tags) {
                         entries.get_or_insert(wrong);
                     }
-                    if stored.start.get() >= size.div_ceil(PAGE_SIZE) {
+                    unused += if file.is_shmem() && has(UNUSED) { stored.order.pages() } else { 0 };
+                    // Shared memory may have some that was allocated there.
+                    if !file.is_shmem() && stored.start.get() >= size.div_ceil(PAGE_SIZE) {
                         entries
                             .get_or_insert(FileViolation::PastEnd { file: number, page: stored.start.get() });
                     }
@@ -194,6 +206,10 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
         let counted = file.swapped.load(Ordering::Relaxed);
         if counted != swapped {
             report(FileViolation::Swapped { file: number, counted, found: swapped });
+        }
+        let counted = file.unused.load(Ordering::Relaxed);
+        if counted != unused {
+            report(FileViolation::Unused { file: number, counted, found: unused });
         }
         found
     }
@@ -224,8 +240,8 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
         let of_flags = [
             (Tag::Dirty, is_dirty),
             (Tag::Writeback, flags.contains(FrameFlags::WRITEBACK)),
-            // What is to be written is dirty.
-            (Tag::ToWrite, is_dirty && tags[Tag::ToWrite as usize]),
+            // What is to be written is dirty. Of shared memory it says what is not used yet.
+            (Tag::ToWrite, (is_dirty || file.is_shmem()) && tags[Tag::ToWrite as usize]),
         ];
         let wrong = of_flags.into_iter().find(|&(tag, is_set)| tags[tag as usize] != is_set);
         wrong.map(|(tag, _)| FileViolation::Tag { file: number, page, tag })

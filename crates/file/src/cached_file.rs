@@ -3,10 +3,12 @@
 mod find;
 mod space;
 mod swapped;
+mod unused;
 
 pub(crate) use find::Is;
 pub use find::Lookup;
 pub(crate) use space::Prepared;
+pub(crate) use unused::UNUSED;
 
 use crate::backing::{FileBacking, IoLimits};
 use crate::entry::Entry;
@@ -74,6 +76,8 @@ pub struct CachedFile<P: Platform> {
     pub(crate) failed_writes: AtomicU64,
     pub(crate) errors: ErrorSequence,
     pub(crate) requests: Requests,
+    /// Pages that were allocated ahead, and not used yet.
+    pub(crate) unused: AtomicU64,
     /// Times that completions were reaped.
     pub(crate) reaps: AtomicU64,
     /// Times that what is stored of it was freed.
@@ -124,6 +128,7 @@ impl<P: Platform> CachedFile<P> {
             failed_writes: AtomicU64::new(0),
             errors: ErrorSequence::default(),
             requests: Requests::default(),
+            unused: AtomicU64::new(0),
             reaps: AtomicU64::new(0),
             cuts: AtomicU64::new(0),
             number,

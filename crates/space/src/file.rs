@@ -9,7 +9,7 @@ use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_fault::{Need, SwapInError};
 use quire_file::{
     Busy, Entering, FileBacking, FileError, FileFigures, FileHandle, IndexRange, OpenFile, Opening,
-    PageError, SealError, Seals, ShmemOwner, ShmemPromise, SwappedPage, Transfer, UserCopy, Wait,
+    PageError, PageIndex, SealError, Seals, ShmemOwner, ShmemPromise, SwappedPage, Transfer, UserCopy, Wait,
 };
 use quire_frame::AllocError;
 use quire_memcg::Membership;
@@ -157,6 +157,45 @@ impl<'m, P: Platform> File<'m, P> {
     pub fn seals(&self) -> Option<Seals> {
         let file = self.handle.file();
         file.is_shmem().then(|| file.seals())
+    }
+
+    /// Allocates the pages of shared memory that hold these bytes, where there are holes, and makes it as large
+    /// as that needs, unless it shall `keep_size` (`fallocate`). They are zeros, and count as holes for
+    /// [`seek_data`](Self::seek_data) and `mincore` until they are used. The root memcg pays. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::NotShmem`], [`PageError::TooLarge`], [`PageError::Sealed`]; or there is no memory, or no
+    /// room: then what was allocated and is not used is given back.
+    pub fn allocate(&self, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
+        let (file, cache) = (self.handle.file(), self.spaces.page_cache());
+        let pages = cache.to_allocate(file, &bytes)?;
+        let root = Membership::default();
+        let mut at = pages.start();
+        let mut allocated = Ok(());
+        while let Some(index) = PageIndex::new(at).filter(|_| at < pages.end() && allocated.is_ok()) {
+            allocated = self.with_reclaim(|| cache.allocate(file, index, &root));
+            at += 1;
+        }
+        if allocated.is_ok() && !keep_size && bytes.end > file.size() {
+            allocated = self.set_size(bytes.end);
+        }
+        if allocated.is_err() {
+            cache.free_unused(file, IndexRange::new(pages.start(), at), &self.mappers());
+        }
+        allocated
+    }
+
+    /// The first byte from `from` on that is data (`SEEK_DATA`); of a file with a backing each is. `None`, for
+    /// `ENXIO`, if there is none.
+    pub fn seek_data(&self, from: u64) -> Option<u64> {
+        self.handle.file().seek_data(self.spaces.frames(), from)
+    }
+
+    /// The first byte from `from` on that is in a hole (`SEEK_HOLE`), or the end. `None`, for `ENXIO`, if the
+    /// file ends before it.
+    pub fn seek_hole(&self, from: u64) -> Option<u64> {
+        self.handle.file().seek_hole(self.spaces.frames(), from)
     }
 
     /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE or ZERO_RANGE, and KEEP_SIZE). They may be past

@@ -66,7 +66,7 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
         let page = fault.vma.page_offset_at(fault.addr);
         self.window(index as usize).find_map(|entry| {
             let near = PageIndex::new((page + entry as u64).wrapping_sub(index))?;
-            match file.find(tables.memory().memcgs(), near) {
+            match file.find_used(tables.memory().memcgs(), near) {
                 Lookup::Folio(folio) => Some(folio.range()),
                 _ => None,
             }

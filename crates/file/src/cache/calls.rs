@@ -166,8 +166,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
-            if file.is_shmem() && file.is_hole(self.frames(), index) {
-                // It stays one: no page comes to exist.
+            if file.is_shmem() && (file.is_hole(self.frames(), index) || file.is_unused(self.frames(), index))
+            {
+                // It stays so: no page comes to exist.
                 let page = IndexRange::block(index, Order::ZERO).bytes();
                 let part = Part { bytes: ready.min(part.bytes), ..part }.within(&page);
                 let copied = copy_zeros(part, to.user);
@@ -297,7 +298,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let is_good = match came {
             Came::Empty if is_large => part.at + copied == bytes.end,
             Came::Empty => is_partly_old || copied > 0 && part.is_all(copied, &bytes, size),
-            Came::Before | Came::Read => true,
+            Came::Before | Came::Read | Came::Zeros => true,
         };
         if !is_good {
             // It was not read, and has bytes that are not the file's. It leaves the cache, and is read the
@@ -311,6 +312,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         new.into_iter().for_each(Unfilled::filled);
         if copied > 0 {
             file.mark_dirty(self.frames(), folio.head());
+            file.note_use(self.frames(), folio.start());
         }
         let end = part.at + copied;
         if end <= size {

@@ -112,6 +112,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         );
         let removed = file.with_store(self.frames(), |store| {
             file.turn(self.frames(), store, (index, head), Tag::Dirty, Turn::Off);
+            file.unmark_unused(store, index);
             store.remove(index)
         });
         debug_assert!(removed.is_some_and(|stored| stored.entry == Entry::Folio(head)));

@@ -68,7 +68,11 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             let _alone = file.invalidate.write(cache.platform());
             file.check_write(0)?;
             // A call that makes the file larger comes before, or after this.
-            let whole = pages.intersect(CachedFile::<P>::pages_of(0..file.size()));
+            // Shared memory may have pages behind its end that were allocated there.
+            let whole = match file.is_shmem() {
+                true => pages,
+                false => pages.intersect(CachedFile::<P>::pages_of(0..file.size())),
+            };
             let mut held = ArrayVec::<_, 2>::new();
             for edge in &edges {
                 held.extend(cache.shmem().hold(file, edge.index)?);
@@ -82,7 +86,9 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             // A folio in which the file ends, and which was held when that was made so, may have been cut:
             // what of it begins past the end goes.
             let past_end = IndexRange::new(file.size().div_ceil(PAGE_SIZE), IndexRange::ALL.end());
-            cache.remove_range(file, past_end, users);
+            if !file.is_shmem() {
+                cache.remove_range(file, past_end, users);
+            }
             if found != kept {
                 kept = found;
                 continue;
@@ -155,7 +161,8 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
         let mut brought_in = ArrayVec::new();
         for bytes in edges {
             let index = PageIndex::new(bytes.start >> PAGE_SHIFT).ok_or(PageError::TooLarge)?;
-            if file.is_shmem() && file.is_hole(cache.frames(), index) {
+            if file.is_shmem() && (file.is_hole(cache.frames(), index) || file.ends_before(index)) {
+                // What there is behind the end is zeros.
                 continue;
             }
             let mut pages = IndexRange::block(index, Order::ZERO);

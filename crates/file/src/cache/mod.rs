@@ -1,9 +1,10 @@
 //! The page cache: everything that is done with the folios of files.
 //!
 //! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `obtain`, `writeback`, `cut`, `hole`,
-//! `truncate`, `seal`, `calls`, `close`, `handle`.
+//! `truncate`, `seal`, `allocate`, `calls`, `close`, `handle`.
 
 mod ahead;
+mod allocate;
 mod calls;
 mod close;
 mod cut;

@@ -39,6 +39,8 @@ pub(super) enum Came {
     Before,
     /// It was read.
     Read,
+    /// It was put in as zeros, which is what shared memory begins as.
+    Zeros,
     /// It was put in, with contents that are not good yet.
     Empty,
 }
@@ -85,6 +87,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             if file.ends_before(index) {
                 return Err(PageError::PastEnd);
             }
+            file.note_use(self.frames(), index);
             return Ok(PagedIn { folio, was_read: false });
         }
         self.shmem().check(file, index)?;
@@ -95,6 +98,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Ok(PagedIn { folio, was_read: true });
         }
         self.obtain(file, Wanted { index, order, fill: Fill::Read }, program, |folio, came| {
+            file.note_use(self.frames(), index);
             Ok(PagedIn { folio, was_read: came == Came::Read })
         })
     }
@@ -232,7 +236,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if file.is_shmem() {
             // It came as zeros.
             self.shmem().list(head);
-            return Ok(Step::There(folio, Came::Before));
+            return Ok(Step::There(folio, Came::Zeros));
         }
         if fill == Fill::ByCaller {
             return Ok(Step::There(folio, Came::Empty));

@@ -113,6 +113,8 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
             if frame.refs() != ALONE || frame.as_folio().maps() != 0 {
                 return false;
             }
+            // What is on a device is data, as in Linux.
+            file.unmark_unused(store, index);
             // First: who finds the slot finds that there are some.
             file.swapped.fetch_add(order.pages(), Ordering::Relaxed);
             if store.replace(index, Entry::Slot(payload)).is_err() {

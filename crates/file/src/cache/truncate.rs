@@ -48,6 +48,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let _alone = file.invalidate.write(self.platform());
         file.check_size(size)?;
         let tail = (size & (PAGE_SIZE - 1) != 0).then(|| PageIndex::new(size >> PAGE_SHIFT)).flatten();
+        if file.is_shmem() && size == file.size() {
+            // What was allocated behind the end stays, as in Linux.
+            return Ok(());
+        }
         // It is not swapped out as long as this is there.
         let _tail = tail.map_or(Ok(None), |tail| self.shmem().hold(file, tail))?;
         if size > file.size() {
@@ -138,7 +142,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ) -> Result<(), PageError> {
         file.check_write(0)?;
         // A program may have written past the end in the last page; there is nothing behind that.
-        let (start, end) = (bytes.start, bytes.end.min(file.size().next_multiple_of(PAGE_SIZE)));
+        let last = match file.is_shmem() {
+            true => MAX_FILE_BYTES,
+            false => file.size().next_multiple_of(PAGE_SIZE),
+        };
+        let (start, end) = (bytes.start, bytes.end.min(last));
         if start >= end {
             return Ok(());
         }

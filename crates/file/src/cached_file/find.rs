@@ -61,14 +61,23 @@ impl<P: Platform> CachedFile<P> {
             match self.recheck(index, LockedFolio::new(memcgs, head, guard)) {
                 // Only now: the size is stored before folios are removed.
                 Is::Wanted(_) if self.ends_before(index) => return Lookup::PastEnd,
-                Is::Wanted(folio) => return Lookup::Folio(folio),
+                Is::Wanted(folio) => {
+                    self.note_use(memcgs.frames(), index);
+                    return Lookup::Folio(folio);
+                }
                 Is::Failed => return Lookup::Nothing,
                 Is::Gone => {}
             }
         }
     }
 
-    /// The same for a caller with the lock of a table, under which no frame is freed: a folio that is lost by
+    /// The same for a look at what is around a page: one that was allocated ahead and is not used yet is not
+    /// found, and stays so.
+    pub fn find_used<'m>(&self, memcgs: &'m Memcgs<P>, index: PageIndex) -> Lookup<'m, P> {
+        if self.is_unused(memcgs.frames(), index) { Lookup::Nothing } else { self.find(memcgs, index) }
+    }
+
+    /// As [`find`](Self::find), for a caller with the lock of a table, under which no frame is freed: a folio that is lost by
     /// its last reference goes to `freed`. `None` for what the others of [`Lookup`] say.
     pub fn find_for_table<'m>(
         &self,
@@ -87,7 +96,9 @@ impl<P: Platform> CachedFile<P> {
             return None;
         };
         let folio = LockedFolio::new(memcgs, head, guard);
-        if self.has(folio.frame(), index) && !self.ends_before(index) {
+        let is_there = self.has(folio.frame(), index) && !self.ends_before(index);
+        // As in Linux, what is not used yet is not mapped around a page that is.
+        if is_there && !self.is_unused(memcgs.frames(), index) {
             return Some(folio);
         }
         release(folio.unlock_and_keep());
@@ -107,7 +118,7 @@ impl<P: Platform> CachedFile<P> {
         };
         let is_read = !memcgs.frames().known(head).word().flags().contains(FrameFlags::READING);
         memcgs.folios().release_folio(head);
-        is_read
+        is_read && !self.is_unused(memcgs.frames(), index)
     }
 
     /// The largest order, up to `order`, of a folio that may be made for page `index`: nothing is cached of

@@ -100,6 +100,7 @@ impl<P: Platform> CachedFile<P> {
             let replaced = store.replace(index, Entry::Folio(head));
             debug_assert!(replaced.is_ok(), "{head:?} has no room in a word");
             self.swapped.fetch_sub(1, Ordering::Relaxed);
+            self.unmark_unused(store, index);
             names_gone();
             true
         });

@@ -8,6 +8,7 @@ mod common;
 #[path = "../common/disk.rs"]
 mod disk;
 
+mod allocated;
 mod mapped;
 mod seals;
 mod swapped;

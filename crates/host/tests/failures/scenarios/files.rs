@@ -22,6 +22,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         scene.files.borrow_mut().push(made);
         Ok(())
     }),
+    Scenario::new("allocating_shared_memory_ahead_fails_whole", empty, |scene| {
+        let file = scene.machine.memory().create_shmem((), PAGE).map_err(call_error)?;
+        let allocated = file.allocate(PAGE..80 * PAGE, false).map_err(call_error);
+        let figures = (file.size(), file.figures().cached);
+        assert_eq!(figures, if allocated.is_ok() { (80 * PAGE, 79) } else { (PAGE, 0) });
+        scene.files.borrow_mut().push(file);
+        allocated
+    })
+    .undone(Undone::AsChecked),
     Scenario::new("opening_a_file_again_fails_whole", private, |scene| {
         let again = scene.files.borrow()[0].open().map_err(call_error)?;
         scene.files.borrow_mut().push(again);

@@ -1,0 +1,140 @@
+//! Shared memory that is allocated ahead, and where it has holes.
+
+use crate::common::*;
+use quire_mm::file::{FileError, PageError, Seals, ShmemOwner};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+type HostFile<'m> = File<'m, HostPlatform>;
+
+fn memfd(machine: &Machine, pages: u64) -> HostFile<'_> {
+    machine.memory().create_shmem((), pages * PAGE).unwrap()
+}
+
+/// Room for some pages.
+#[derive(Clone)]
+struct Room(Arc<AtomicU64>);
+
+impl ShmemOwner for Room {
+    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
+        let take = |left: u64| left.checked_sub(pages);
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .map(drop)
+            .map_err(|_| FileError::NoSpace)
+    }
+
+    fn give_back_pages(&self, pages: u64) {
+        self.0.fetch_add(pages, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_is_allocated_ahead_is_zeros_and_looks_like_holes_until_it_is_used() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = memfd(&machine, 1);
+    file.allocate(0..4 * PAGE, false).unwrap();
+    assert_eq!((file.size(), file.figures().cached), (4 * PAGE, 4));
+    assert_eq!((file.seek_data(0), file.seek_hole(0)), (None, Some(0)));
+    let area = space.mmap_file(&file_request(0, 4, RW, MapFlags::SHARED), &file).unwrap();
+    assert_eq!(crate::mapped::in_memory(&space, area, 4), [false; 4]);
+    assert_eq!(read_file(&file, PAGE, 8), [0; 8]);
+    assert_eq!(file.seek_data(0), None, "a call that reads does not use it");
+    assert_eq!(read(&cpu, &space, page(area, 1)), 0);
+    write_file(&file, 3 * PAGE + 5, &[1]);
+    assert_eq!(crate::mapped::in_memory(&space, area, 4), [false, true, false, true]);
+    let data = [0, PAGE, PAGE + 7, 2 * PAGE, 3 * PAGE, 4 * PAGE].map(|from| file.seek_data(from));
+    assert_eq!(data, [Some(PAGE), Some(PAGE), Some(PAGE + 7), Some(3 * PAGE), Some(3 * PAGE), None]);
+    let holes = [0, PAGE, PAGE + 7, 2 * PAGE + 9, 3 * PAGE, 4 * PAGE].map(|from| file.seek_hole(from));
+    assert_eq!(holes, [Some(0), Some(2 * PAGE), Some(2 * PAGE), Some(2 * PAGE + 9), Some(4 * PAGE), None]);
+    // What is there stays as it is.
+    file.allocate(0..4 * PAGE, false).unwrap();
+    assert_eq!(read_file(&file, 3 * PAGE + 5, 1), [1]);
+    assert_eq!(machine.memory().file_totals().promised, 4);
+    assert_audit(&machine);
+}
+
+#[test]
+fn what_is_allocated_behind_the_end_stays_there_until_the_size_changes() {
+    let machine = machine(16, 1);
+    let file = memfd(&machine, 2);
+    file.allocate(PAGE..5 * PAGE, true).unwrap();
+    assert_eq!((file.size(), file.figures().cached), (2 * PAGE, 4));
+    file.set_size(2 * PAGE).unwrap();
+    assert_eq!(file.figures().cached, 4);
+    file.punch(4 * PAGE..9 * PAGE, |_| Ok(())).unwrap();
+    assert_eq!((file.size(), file.figures().cached), (2 * PAGE, 3));
+    assert_audit(&machine);
+    file.set_size(2 * PAGE - 1).unwrap();
+    assert_eq!(file.figures().cached, 1);
+    assert_audit(&machine);
+    assert_eq!((file.seek_data(0), file.seek_hole(2 * PAGE - 1)), (None, None));
+    assert_eq!(file.allocate(0..u64::MAX, true), Err(PageError::TooLarge));
+    file.add_seals(Seals::GROW | Seals::WRITE).unwrap();
+    assert_eq!(file.allocate(0..2 * PAGE - 1, false), Ok(()), "as Linux, a seal against writes allows it");
+    for keep_size in [true, false] {
+        assert_eq!(file.allocate(0..2 * PAGE, keep_size), Err(PageError::Sealed));
+    }
+    let (backing, _) = MemoryFile::new(Vec::new());
+    let plain = machine.memory().create_file(backing, PAGE).unwrap();
+    assert_eq!(plain.allocate(0..PAGE, false), Err(PageError::NotShmem));
+    assert_eq!((plain.seek_data(5), plain.seek_hole(5), plain.seek_data(PAGE)), (Some(5), Some(PAGE), None));
+}
+
+#[test]
+fn an_allocation_without_room_gives_back_what_no_program_has_used() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let room = Room(Arc::new(AtomicU64::new(6)));
+    let file = machine.memory().create_shmem(room.clone(), 8 * PAGE).unwrap();
+    let area = space.mmap_file(&file_request(0, 8, RW, MapFlags::SHARED), &file).unwrap();
+    write(&cpu, &space, page(area, 2), 5);
+    assert_eq!(file.allocate(0..8 * PAGE, false), Err(PageError::File(FileError::NoSpace)));
+    assert_eq!((room.0.load(Ordering::Relaxed), file.figures().cached), (5, 1));
+    assert_eq!(read(&cpu, &space, page(area, 2)), 5);
+    assert_eq!(machine.memory().file_totals().promised, 1);
+    assert_audit(&machine);
+}
+
+#[test]
+fn what_was_allocated_ahead_and_paged_out_is_data() {
+    let machine = swapping(32, 1, 256);
+    let file = memfd(&machine, 64);
+    file.allocate(0..64 * PAGE, false).unwrap();
+    reclaim(&machine, 4, 64);
+    assert_eq!((file.figures().cached, file.figures().swapped), (0, 64));
+    assert_eq!((file.seek_data(0), file.seek_hole(0)), (Some(0), Some(64 * PAGE)));
+    file.allocate(0..64 * PAGE, false).unwrap();
+    assert_eq!(file.figures().swapped, 64, "it stays there");
+    assert_audit(&machine);
+}
+
+/// Two threads allocate, use, cut and free the same pages; nothing is counted twice.
+#[test]
+fn allocations_beside_faults_and_holes_keep_the_counts() {
+    let machine = machine(16, 2);
+    let room = Room(Arc::new(AtomicU64::new(12)));
+    let file = machine.memory().create_shmem(room.clone(), 16 * PAGE).unwrap();
+    on_cpus(&machine, 2, |number, cpu| {
+        let space = create_space(&machine);
+        let area = space.mmap_file(&file_request(0, 16, RW, MapFlags::SHARED), &file).unwrap();
+        let mut random = 1 + number as u64;
+        for _ in 0..2000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let (at, what) = (random >> 40 & 15, random >> 60);
+            match what {
+                0..4 => drop(file.allocate(at * PAGE..16 * PAGE, true)),
+                4..8 => file.punch(at * PAGE..(at + 5) * PAGE, |_| Ok(())).unwrap(),
+                8..12 => drop(cpu.program(&space).write_u64(page(area, at), random)),
+                _ => drop((file.seek_data(at * PAGE), file.seek_hole(at * PAGE))),
+            }
+        }
+    });
+    let cached = file.figures().cached;
+    assert_eq!(room.0.load(Ordering::Relaxed) + cached, 12);
+    assert_audit(&machine);
+    file.punch(0..16 * PAGE, |_| Ok(())).unwrap();
+    assert_eq!((room.0.load(Ordering::Relaxed), file.figures().cached), (12, 0));
+    assert_audit(&machine);
+}
