@@ -112,7 +112,10 @@ impl From<PageError> for Error {
             PageError::PastEnd => Self::PastEnd,
             PageError::TooLarge => Self::FileTooLarge,
             PageError::File(error) => error.into(),
-            PageError::OtherMachine => Self::Invalid,
+            PageError::OtherMachine | PageError::NotShmem => Self::Invalid,
+            PageError::Sealed => Self::NotPermitted,
+            // No call returns that a page is swapped out.
+            PageError::Swapped(_) => Self::Io,
             PageError::BadAddress => Self::BadAddress,
             PageError::NoMemory(_) | PageError::OverLimit(_) => Self::NoMemory,
         }

@@ -9,6 +9,7 @@
 //! - `space`: the limits of a file system.
 //! - `sleeping`: a value behind a sleeping lock.
 //! - `backend`: what a file system needs from around it.
+//! - `shmem`: regular files of shared memory of the machine.
 //! - `attributes`: what `stat` tells, and the rules of times.
 //! - `entry`: an entry of a directory.
 //! - `directory`: the entries of a directory, by name and by place.
@@ -34,6 +35,7 @@ mod error;
 mod inode;
 mod instance;
 mod node;
+mod shmem;
 mod sleeping;
 mod space;
 mod tmpfs;

@@ -1,59 +1,18 @@
-//! Files whose bytes are in the page cache of a machine: read, written, mapped, and mapped without a name.
+//! Files whose bytes are shared memory of a machine: mapped, mapped without a name, with holes and limits.
 
 use crate::common::{HostMemory, USER, with_memory};
 use quire_host::HostPlatform;
-use quire_mm::file::{DeviceMemory, Direction, File, FileBacking, FileError, FileIo, Submitted, Transferred};
+use quire_mm::file::File;
 use quire_mm::frame::KernelHeap;
-use quire_mm::platform::{PAGE_SIZE, Platform};
-use quire_mm::space::{MapFlags, MapRequest, Protection};
-use quire_tmpfs::{Account, Backend, Error, FileData, New, Options, Seek, Time, Tmpfs};
-use std::ops::Range;
-
-/// Bytes that are nowhere else: what is not cached is zeros, and nothing leaves the cache.
-struct InCache(#[allow(dead_code, reason = "it is dropped with the bytes")] Account);
-
-impl<P: Platform> FileBacking<P> for InCache {
-    unsafe fn submit(&self, _: DeviceMemory<'_, P>, io: &FileIo<'_>) -> Submitted<Transferred, FileError> {
-        Submitted::Done(Ok(match io.direction {
-            Direction::Read => Transferred::Zeros,
-            Direction::Write => Transferred::All,
-        }))
-    }
-}
-
-struct Cached<'m>(File<'m, HostPlatform>);
-
-impl FileData for Cached<'_> {
-    fn size(&self) -> u64 {
-        self.0.size()
-    }
-
-    fn pages(&self) -> u64 {
-        self.0.figures().cached
-    }
-
-    fn set_size(&self, size: u64) -> Result<(), Error> {
-        Ok(self.0.set_size(size)?)
-    }
-
-    fn punch(&self, bytes: Range<u64>) -> Result<(), Error> {
-        Ok(self.0.punch(bytes, |_| Ok(()))?)
-    }
-
-    fn allocate(&self, _: Range<u64>) -> Result<(), Error> {
-        Err(Error::NotSupported)
-    }
-
-    fn seek(&self, at: u64, what: Seek) -> Option<u64> {
-        Some(if what == Seek::Data { at } else { self.0.size() })
-    }
-}
+use quire_mm::platform::{Access, PAGE_SIZE};
+use quire_mm::space::{FaultError, MapFlags, MapRequest, Protection};
+use quire_tmpfs::{Account, Allocate, Backend, Error, Limits, New, Options, Seek, Time, Tmpfs};
 
 struct OnMachine<'m>(&'m HostMemory);
 
 impl<'m> Backend for OnMachine<'m> {
     type Platform = HostPlatform;
-    type Data = Cached<'m>;
+    type Data = File<'m, HostPlatform>;
 
     fn platform(&self) -> &HostPlatform {
         self.0.platform()
@@ -63,8 +22,8 @@ impl<'m> Backend for OnMachine<'m> {
         Time::default()
     }
 
-    fn create(&self, account: Account) -> Result<Cached<'m>, Error> {
-        Ok(Cached(self.0.create_file(InCache(account), 0)?))
+    fn create(&self, account: Account) -> Result<Self::Data, Error> {
+        Ok(self.0.create_shmem(account, 0)?)
     }
 }
 
@@ -80,7 +39,7 @@ fn a_file_is_mapped_and_outlives_its_name() {
             flags: MapFlags::SHARED,
             ..MapRequest::anonymous(3 * PAGE_SIZE, Protection::READ | Protection::WRITE)
         };
-        let place = space.mmap_file(&shared, &file.data().unwrap().0).unwrap();
+        let place = space.mmap_file(&shared, file.data().unwrap()).unwrap();
         fs.root().unlink(b"program").unwrap();
         drop(file);
         // The mapping has the inode, and its bytes.
@@ -99,10 +58,37 @@ fn bytes_in_the_page_cache_are_truncated_and_punched_under_the_inode_lock() {
         let file = fs.root().create(b"f", New::Regular, &USER).unwrap();
         file.set_size(5 * PAGE_SIZE + 7).unwrap();
         assert_eq!(file.stat().size, 5 * PAGE_SIZE + 7);
-        file.allocate(quire_tmpfs::Allocate::Punch, 100, 2 * PAGE_SIZE).unwrap();
+        file.allocate(Allocate::Punch, 100, 2 * PAGE_SIZE).unwrap();
         assert_eq!(file.set_size(u64::MAX), Err(Error::Invalid));
-        assert_eq!(file.allocate(quire_tmpfs::Allocate::Extend, 0, 10), Err(Error::NotSupported));
-        assert_eq!(file.seek(5 * PAGE_SIZE + 7, Seek::Data), Err(Error::PastEnd));
-        assert_eq!(file.seek(1, Seek::Hole), Ok(5 * PAGE_SIZE + 7));
+        assert_eq!(file.seek(0, Seek::Data), Err(Error::PastEnd), "all of it is a hole");
+        file.allocate(Allocate::Extend, 0, 10).unwrap();
+        assert_eq!(file.seek(1, Seek::Hole), Ok(1), "what nobody has used looks like a hole");
+        assert_eq!(file.stat().blocks, 8);
+    });
+}
+
+#[test]
+fn a_fault_beyond_the_limit_is_a_bus_error_until_pages_are_given_back() {
+    with_memory(1, |memory, _| {
+        let heap = KernelHeap::new(memory.kernel_frames()).unwrap();
+        let limits = Limits { pages: Some(2), inodes: None };
+        let fs = Tmpfs::new(&heap, OnMachine(memory), &Options { limits, ..Options::default() }).unwrap();
+        let file = fs.root().create(b"f", New::Regular, &USER).unwrap();
+        file.set_size(4 * PAGE_SIZE).unwrap();
+        let space = memory.create_space().unwrap();
+        let request = MapRequest {
+            flags: MapFlags::SHARED,
+            ..MapRequest::anonymous(4 * PAGE_SIZE, Protection::READ | Protection::WRITE)
+        };
+        let place = space.mmap_file(&request, file.data().unwrap()).unwrap();
+        let fault = |page: u64| {
+            let addr = place.checked_add(page * PAGE_SIZE).unwrap();
+            space.fault(addr, Access::Write)
+        };
+        assert_eq!([fault(0), fault(1), fault(2)], [Ok(()), Ok(()), Err(FaultError::Bus)]);
+        assert_eq!((fs.stat().free_blocks, file.stat().blocks), (0, 16));
+        file.allocate(Allocate::Punch, 0, PAGE_SIZE).unwrap();
+        assert_eq!([fault(2), fault(3)], [Ok(()), Err(FaultError::Bus)]);
+        space.munmap(place, 4 * PAGE_SIZE).unwrap();
     });
 }
