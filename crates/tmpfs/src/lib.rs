@@ -9,7 +9,7 @@
 //! - `space`: the limits of a file system.
 //! - `sleeping`: a value behind a sleeping lock.
 //! - `backend`: what a file system needs from around it.
-//! - `shmem`: regular files of shared memory of the machine.
+//! - `shmem`: files as shared memory of a machine.
 //! - `attributes`: what `stat` tells, and the rules of times.
 //! - `entry`: an entry of a directory.
 //! - `directory`: the entries of a directory, by name and by place.
@@ -48,6 +48,7 @@ pub use backend::{Backend, FileData, Seek, Time};
 pub use error::Error;
 pub use instance::{New, Options};
 pub use node::{Allocate, DirectoryEntry, END, FIRST, Node, RenameOptions};
+pub use shmem::{Shmem, ShmemFile};
 pub use space::{Account, Limits};
 pub use tmpfs::{FileSystemStat, Tmpfs, Usage};
 pub use walk::{Last, Parent, Walk};

@@ -1,13 +1,15 @@
-//! Regular files whose bytes are shared memory of the machine, as Linux's tmpfs has them.
+//! Files as shared memory of a machine: what a kernel takes for its tmpfs.
 
-use crate::backend::{FileData, Seek};
+use crate::backend::{Backend, FileData, Seek, Time};
 use crate::error::Error;
 use crate::space::Account;
+use core::fmt;
 use core::ops::Range;
 use quire_arch::Platform;
+use quire_mm::Memory;
 use quire_mm::file::{File, FileError, ShmemOwner};
 
-/// A backend makes the bytes by `Memory::create_shmem(account, 0)`.
+/// Each page of a file counts in its file system.
 impl ShmemOwner for Account {
     fn take_pages(&self, pages: u64) -> Result<(), FileError> {
         Self::take_pages(self, pages).map_err(|_| FileError::NoSpace)
@@ -18,32 +20,79 @@ impl ShmemOwner for Account {
     }
 }
 
-impl<P: Platform> FileData for File<'_, P> {
+/// Files of a machine's shared memory, with a clock that says the time of day.
+pub struct Shmem<'m, P: Platform, C> {
+    memory: &'m Memory<P>,
+    clock: C,
+}
+
+impl<'m, P: Platform, C: Fn() -> Time + Send + Sync> Shmem<'m, P, C> {
+    /// Files in `memory`. `clock` may be called with spin locks held.
+    pub const fn new(memory: &'m Memory<P>, clock: C) -> Self {
+        Self { memory, clock }
+    }
+}
+
+impl<P: Platform, C> fmt::Debug for Shmem<'_, P, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shmem").finish_non_exhaustive()
+    }
+}
+
+/// The bytes of a regular file.
+#[derive(Debug)]
+pub struct ShmemFile<'m, P: Platform>(File<'m, P>);
+
+impl<'m, P: Platform> ShmemFile<'m, P> {
+    /// What a program maps, reads and writes. Its size changes by [`Node`](crate::Node) only.
+    pub const fn file(&self) -> &File<'m, P> {
+        &self.0
+    }
+}
+
+impl<'m, P: Platform, C: Fn() -> Time + Send + Sync> Backend for Shmem<'m, P, C> {
+    type Platform = P;
+    type Data = ShmemFile<'m, P>;
+
+    fn platform(&self) -> &P {
+        self.memory.platform()
+    }
+
+    fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    fn create(&self, account: Account) -> Result<ShmemFile<'m, P>, Error> {
+        Ok(ShmemFile(self.memory.create_shmem(account, 0)?))
+    }
+}
+
+impl<P: Platform> FileData for ShmemFile<'_, P> {
     fn size(&self) -> u64 {
-        Self::size(self)
+        self.0.size()
     }
 
     fn pages(&self) -> u64 {
-        let figures = self.figures();
+        let figures = self.0.figures();
         figures.cached + figures.swapped
     }
 
     fn set_size(&self, size: u64) -> Result<(), Error> {
-        Ok(Self::set_size(self, size)?)
+        Ok(self.0.set_size(size)?)
     }
 
     fn punch(&self, bytes: Range<u64>) -> Result<(), Error> {
-        Ok(Self::punch(self, bytes, |_| Ok(()))?)
+        Ok(self.0.punch(bytes, |_| Ok(()))?)
     }
 
     fn allocate(&self, bytes: Range<u64>) -> Result<(), Error> {
-        Ok(Self::allocate(self, bytes, true)?)
+        Ok(self.0.allocate(bytes, true)?)
     }
 
     fn seek(&self, at: u64, what: Seek) -> Option<u64> {
         match what {
-            Seek::Data => self.seek_data(at),
-            Seek::Hole => self.seek_hole(at),
+            Seek::Data => self.0.seek_data(at),
+            Seek::Hole => self.0.seek_hole(at),
         }
     }
 }

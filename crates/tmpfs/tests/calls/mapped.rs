@@ -1,60 +1,67 @@
-//! Files whose bytes are shared memory of a machine: mapped, mapped without a name, with holes and limits.
+//! Files whose bytes are shared memory of a machine: mapped, written by programs, limited, and mapped without
+//! a name.
 
-use crate::common::{HostMemory, USER, with_memory};
-use quire_host::HostPlatform;
-use quire_mm::file::File;
+use crate::common::{HostMemory, USER};
+use quire_host::{HostConfig, HostPlatform};
 use quire_mm::frame::KernelHeap;
-use quire_mm::platform::{Access, PAGE_SIZE};
-use quire_mm::space::{FaultError, MapFlags, MapRequest, Protection};
-use quire_tmpfs::{Account, Allocate, Backend, Error, Limits, New, Options, Seek, Time, Tmpfs};
+use quire_mm::platform::{PAGE_SIZE, VirtAddr};
+use quire_mm::space::{MapFlags, MapRequest, Protection};
+use quire_mm::{Memory, MemoryConfig};
+use quire_tmpfs::{Allocate, Error, Limits, New, Options, Seek, Shmem, Time, Tmpfs};
 
-struct OnMachine<'m>(&'m HostMemory);
+type Fs<'m> = Tmpfs<'m, Shmem<'m, HostPlatform, fn() -> Time>>;
 
-impl<'m> Backend for OnMachine<'m> {
-    type Platform = HostPlatform;
-    type Data = File<'m, HostPlatform>;
+fn shared(pages: u64) -> MapRequest {
+    let rights = Protection::READ | Protection::WRITE;
+    MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(pages * PAGE_SIZE, rights) }
+}
 
-    fn platform(&self) -> &HostPlatform {
-        self.0.platform()
-    }
+fn with_machine(test: impl FnOnce(&HostMemory, &quire_host::Vcpu)) {
+    let platform: HostPlatform = HostPlatform::new(&HostConfig::with_ram(64 << 20)).unwrap();
+    let shared = platform.clone();
+    let memory = Memory::new(platform, MemoryConfig::default()).unwrap();
+    test(&memory, &shared.vcpu(0).unwrap());
+}
 
-    fn now(&self) -> Time {
-        Time::default()
-    }
-
-    fn create(&self, account: Account) -> Result<Self::Data, Error> {
-        Ok(self.0.create_shmem(account, 0)?)
-    }
+fn new_fs<'m>(heap: &'m KernelHeap<'m, HostPlatform>, memory: &'m HostMemory) -> Fs<'m> {
+    let limits = Limits { pages: Some(2), inodes: None };
+    let options = Options { limits, ..Options::default() };
+    Tmpfs::new(heap, Shmem::new(memory, Time::default as fn() -> Time), &options).unwrap()
 }
 
 #[test]
 fn a_file_is_mapped_and_outlives_its_name() {
-    with_memory(1, |memory, _| {
+    with_machine(|memory, cpu| {
         let heap = KernelHeap::new(memory.kernel_frames()).unwrap();
-        let fs = Tmpfs::new(&heap, OnMachine(memory), &Options::default()).unwrap();
+        let fs = new_fs(&heap, memory);
         let file = fs.root().create(b"program", New::Regular, &USER).unwrap();
         file.set_size(3 * PAGE_SIZE).unwrap();
         let space = memory.create_space().unwrap();
-        let shared = MapRequest {
-            flags: MapFlags::SHARED,
-            ..MapRequest::anonymous(3 * PAGE_SIZE, Protection::READ | Protection::WRITE)
-        };
-        let place = space.mmap_file(&shared, file.data().unwrap()).unwrap();
+        let place = space.mmap_file(&shared(3), file.data().unwrap().file()).unwrap();
+        let page = |number: u64| VirtAddr(place.0 + number * PAGE_SIZE);
+        cpu.program(&space).write_u64(page(0), 42).unwrap();
+        cpu.program(&space).write_u64(page(2), 43).unwrap();
+        assert_eq!((fs.usage().pages, file.stat().blocks), (2, 16));
+        // The file system is full: a fault in the hole is refused.
+        assert!(cpu.program(&space).write_u64(page(1), 44).is_err());
+        file.set_size(PAGE_SIZE).unwrap();
+        assert_eq!((fs.usage().pages, file.stat().blocks), (1, 8));
         fs.root().unlink(b"program").unwrap();
         drop(file);
         // The mapping has the inode, and its bytes.
-        assert_eq!(fs.usage().inodes, 2);
+        assert_eq!((fs.usage().inodes, fs.usage().pages), (2, 1));
+        assert_eq!(cpu.program(&space).read_u64(page(0)).unwrap(), 42);
         space.munmap(place, 3 * PAGE_SIZE).unwrap();
-        assert_eq!(fs.usage().inodes, 1);
+        assert_eq!((fs.usage().inodes, fs.usage().pages), (1, 0));
         assert_eq!(quire_tmpfs::audit(&fs, &mut |finding| panic!("{finding:?}")), fs.usage());
     });
 }
 
 #[test]
 fn bytes_in_the_page_cache_are_truncated_and_punched_under_the_inode_lock() {
-    with_memory(1, |memory, _| {
+    with_machine(|memory, _| {
         let heap = KernelHeap::new(memory.kernel_frames()).unwrap();
-        let fs = Tmpfs::new(&heap, OnMachine(memory), &Options::default()).unwrap();
+        let fs = new_fs(&heap, memory);
         let file = fs.root().create(b"f", New::Regular, &USER).unwrap();
         file.set_size(5 * PAGE_SIZE + 7).unwrap();
         assert_eq!(file.stat().size, 5 * PAGE_SIZE + 7);
@@ -64,31 +71,7 @@ fn bytes_in_the_page_cache_are_truncated_and_punched_under_the_inode_lock() {
         file.allocate(Allocate::Extend, 0, 10).unwrap();
         assert_eq!(file.seek(1, Seek::Hole), Ok(1), "what nobody has used looks like a hole");
         assert_eq!(file.stat().blocks, 8);
-    });
-}
-
-#[test]
-fn a_fault_beyond_the_limit_is_a_bus_error_until_pages_are_given_back() {
-    with_memory(1, |memory, _| {
-        let heap = KernelHeap::new(memory.kernel_frames()).unwrap();
-        let limits = Limits { pages: Some(2), inodes: None };
-        let fs = Tmpfs::new(&heap, OnMachine(memory), &Options { limits, ..Options::default() }).unwrap();
-        let file = fs.root().create(b"f", New::Regular, &USER).unwrap();
-        file.set_size(4 * PAGE_SIZE).unwrap();
-        let space = memory.create_space().unwrap();
-        let request = MapRequest {
-            flags: MapFlags::SHARED,
-            ..MapRequest::anonymous(4 * PAGE_SIZE, Protection::READ | Protection::WRITE)
-        };
-        let place = space.mmap_file(&request, file.data().unwrap()).unwrap();
-        let fault = |page: u64| {
-            let addr = place.checked_add(page * PAGE_SIZE).unwrap();
-            space.fault(addr, Access::Write)
-        };
-        assert_eq!([fault(0), fault(1), fault(2)], [Ok(()), Ok(()), Err(FaultError::Bus)]);
-        assert_eq!((fs.stat().free_blocks, file.stat().blocks), (0, 16));
-        file.allocate(Allocate::Punch, 0, PAGE_SIZE).unwrap();
-        assert_eq!([fault(2), fault(3)], [Ok(()), Err(FaultError::Bus)]);
-        space.munmap(place, 4 * PAGE_SIZE).unwrap();
+        assert_eq!(file.allocate(Allocate::Extend, 0, 5 * PAGE_SIZE), Err(Error::NoSpace));
+        assert_eq!(file.stat().blocks, 8, "what this call allocated is given back");
     });
 }

@@ -23,6 +23,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         assert_eq!(scene.read(BASE + 5 * PAGE), Ok(7));
     }),
+    Scenario::new("shared_memory_comes_back_or_stays_out", shared_paged_out, |scene| {
+        (0..16).try_for_each(|at| access(scene.read(BASE + at * PAGE)))
+    })
+    .undone(Undone::Contents)
+    .refused(is_unavailable)
+    .hides(shared_is_there)
+    .succeeded(shared_is_there),
     Scenario::new("a_fork_of_swapped_pages_leaves_no_child", paged_out, fork_once).succeeded(|scene| {
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         scene.assert_filled(0..16);
@@ -234,6 +241,21 @@ fn paged_out(scene: &Scene<'_>) {
     compressed(scene);
     page_out(scene).expect("nothing fails yet");
     assert_eq!(scene.space.figures().swapped, 16 * PAGE);
+}
+
+/// Shared memory, of which each other page is full of zeros, on a device.
+fn shared_paged_out(scene: &Scene<'_>) {
+    compressed(scene);
+    scene.space.munmap(VirtAddr(BASE), 16 * PAGE).expect("it is mapped");
+    let request = MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(16 * PAGE, RW) };
+    scene.space.mmap(&request.at(VirtAddr(BASE), MapFlags::FIXED)).expect("nothing fails yet");
+    (0..16).for_each(|at| scene.write(BASE + at * PAGE, at % 2 * at).expect("nothing fails yet"));
+    page_out(scene).expect("nothing fails yet");
+    assert_eq!(scene.machine.memory().file_totals().shmem, 0);
+}
+
+fn shared_is_there(scene: &Scene<'_>) {
+    (0..16).for_each(|at| assert_eq!(scene.read(BASE + at * PAGE), Ok(at % 2 * at)));
 }
 
 /// The same, but the first page is full of zeros.
