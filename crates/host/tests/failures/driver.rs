@@ -20,12 +20,13 @@ const FAULTS: [&str; 6] = [
 /// Where there is a fallback: pages that find no frame are not read ahead, pages of zeros are read like
 /// others, a large folio of a file is a smaller one, or mapped by pages, and one that is to be cut stays
 /// whole.
-const OTHERWISE: [&str; 8] = [
+const OTHERWISE: [&str; 9] = [
     "crates/file/src/transfers.rs",
     "crates/file/src/cache/ahead.rs",
     "crates/file/src/cache/cut.rs",
     "crates/file/src/cache/new_folio.rs",
     "crates/fault/src/cached/huge.rs",
+    "crates/fault/src/cached/swapped.rs",
     "crates/space/src/spaces/held_opening.rs",
     "crates/fault/src/swap_in/ahead.rs",
     "crates/fault/src/vm_fault/zeros.rs",
