@@ -86,6 +86,8 @@ pub enum LockClass {
     InodeAttributes,
     /// The list of all spaces of a machine.
     Spaces,
+    /// A name space of SysV shared memory: its table of segments.
+    Segments,
     /// The list of all files of a machine.
     Files,
     /// A page table above the bottom level; within the class from the root down.

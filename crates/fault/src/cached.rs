@@ -23,7 +23,7 @@ use core::ptr::NonNull;
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
 };
-use quire_file::{CachedFile, IndexRange, LockedFolio, Lookup, OpenFile, PageIndex};
+use quire_file::{CachedFile, CachedPages, IndexRange, LockedFolio, Lookup, OpenFile, PageIndex};
 use quire_frame::{AllocError, AllocRequest, FrameChain, Kind};
 use quire_pagetable::{LockedTable, Residency, Tables, page_of};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
@@ -326,7 +326,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         let window = self.window(index);
         let first = fault.vma.page_offset_at(fault.addr).wrapping_sub((index - window.start) as u64);
         let pages = IndexRange::new(first, first.saturating_add(window.len() as u64));
-        let mut left = file.cached_among(tables.memory().frames(), pages);
+        let mut left = CachedPages::of(file).among(tables.memory().frames(), pages);
         while left != 0 {
             let at = window.start + left.trailing_zeros() as usize;
             left &= left - 1;

@@ -3,7 +3,7 @@
 use core::cell::Cell;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
-use quire_file::{CachedFile, Lent, SwappedPage};
+use quire_file::{CachedFile, Lent, SwappedPage, SwappedPages};
 use quire_frame::{FolioGuard, FrameFlags};
 use quire_pagetable::MemoryCore;
 use quire_swap::{SlotId, Swap};
@@ -88,7 +88,11 @@ impl<P: Platform> SwappedIn<'_, P> {
         let is_it = self.order == Order::ZERO && self.page_of(page.slot) == Some(0) && self.guard.is_some();
         let names_gone = || self.names_gone(page.slot, 1);
         // SAFETY: the folio lock and the reference are this one's, from which the result is borrowed.
-        is_it.then(|| unsafe { file.adopt(self.memory.memcgs(), page, self.head, names_gone) }).flatten()
+        is_it
+            .then(|| unsafe {
+                SwappedPages::of(file).adopt(self.memory.memcgs(), page, self.head, names_gone)
+            })
+            .flatten()
     }
 
     fn is_being_written(&self) -> bool {

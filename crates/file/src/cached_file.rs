@@ -6,22 +6,21 @@ mod swapped;
 mod unused;
 
 pub(crate) use find::Is;
-pub use find::Lookup;
+pub use find::{CachedPages, Lookup};
 pub(crate) use space::Prepared;
+pub use swapped::SwappedPages;
 pub(crate) use unused::UNUSED;
+pub use unused::UnusedPages;
 
 use crate::backing::{FileBacking, IoLimits};
 use crate::entry::Entry;
-use crate::error::PageError;
 use crate::error_sequence::ErrorSequence;
 use crate::file_memory::FileMemory;
 use crate::index::{IndexRange, PageIndex};
 use crate::requests::Requests;
-use crate::seals::{SealState, Seals};
-use crate::shmem::{ShmemOwner, ShmemPromise};
+use crate::shmem::ShmemState;
 use crate::slabs::NodesOn;
 use crate::store::{FolioStore, LockedStore, Tag};
-use core::cmp;
 use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -49,14 +48,6 @@ pub struct FileFigures {
     pub failed_writes: u64,
 }
 
-/// What makes a file shared memory.
-pub(crate) struct ShmemState {
-    /// A part of the backing.
-    pub(crate) owner: NonNull<dyn ShmemOwner>,
-    pub(crate) promise: ShmemPromise,
-    pub(crate) seals: SealState,
-}
-
 /// A file: its cache, its size, and where its bytes are when they are not in RAM.
 ///
 /// In the cache and not locked means that the contents of a folio are good. A folio that could not be read
@@ -73,11 +64,11 @@ pub struct CachedFile<P: Platform> {
     dirty: AtomicU64,
     writeback: AtomicU64,
     pub(crate) swapped: AtomicU64,
+    /// Pages that were allocated ahead, and not used yet.
+    pub(crate) unused: AtomicU64,
     pub(crate) failed_writes: AtomicU64,
     pub(crate) errors: ErrorSequence,
     pub(crate) requests: Requests,
-    /// Pages that were allocated ahead, and not used yet.
-    pub(crate) unused: AtomicU64,
     /// Times that completions were reaped.
     pub(crate) reaps: AtomicU64,
     /// Times that what is stored of it was freed.
@@ -125,10 +116,10 @@ impl<P: Platform> CachedFile<P> {
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             swapped: AtomicU64::new(0),
+            unused: AtomicU64::new(0),
             failed_writes: AtomicU64::new(0),
             errors: ErrorSequence::default(),
             requests: Requests::default(),
-            unused: AtomicU64::new(0),
             reaps: AtomicU64::new(0),
             cuts: AtomicU64::new(0),
             number,
@@ -208,46 +199,10 @@ impl<P: Platform> CachedFile<P> {
         self.shmem.is_some()
     }
 
-    /// Who is asked for its pages, and how they count as committed, if it is shared memory.
-    pub(crate) fn shmem(&self) -> Option<(&dyn ShmemOwner, ShmemPromise)> {
-        // SAFETY: the owner is valid as long as this is used (contract of `new`).
-        self.shmem.as_ref().map(|shmem| (unsafe { shmem.owner.as_ref() }, shmem.promise))
-    }
-
-    /// Its seals: none of a file that is not shared memory.
+    /// What it is beside a file, if it is shared memory.
     #[inline]
-    pub fn seals(&self) -> Seals {
-        self.shmem.as_ref().map_or(Seals::empty(), |shmem| shmem.seals.get())
-    }
-
-    /// Its seals with what belongs to them, if it is shared memory.
-    pub(crate) fn seal_state(&self) -> Option<&SealState> {
-        self.shmem.as_ref().map(|shmem| &shmem.seals)
-    }
-
-    /// Refuses to change the size to `size`. Invalidate is held.
-    ///
-    /// # Errors
-    ///
-    /// [`PageError::Sealed`].
-    pub(crate) fn check_size(&self, size: u64) -> Result<(), PageError> {
-        let against = match size.cmp(&self.size()) {
-            cmp::Ordering::Less => Seals::SHRINK,
-            cmp::Ordering::Equal => return Ok(()),
-            cmp::Ordering::Greater => Seals::GROW,
-        };
-        if self.seals().contains(against) { Err(PageError::Sealed) } else { Ok(()) }
-    }
-
-    /// Refuses to write up to byte `end`. Of what is written under Invalidate.
-    ///
-    /// # Errors
-    ///
-    /// [`PageError::Sealed`].
-    pub(crate) fn check_write(&self, end: u64) -> Result<(), PageError> {
-        let seals = self.seals();
-        let grows = seals.contains(Seals::GROW) && end > self.size();
-        if grows || seals.intersects(Seals::NO_WRITES) { Err(PageError::Sealed) } else { Ok(()) }
+    pub fn shmem(&self) -> Option<&ShmemState> {
+        self.shmem.as_ref()
     }
 
     /// The kind of its folios.

@@ -44,6 +44,7 @@ pub enum PageError {
 
 impl PageError {
     /// Whether it is for want of memory: nothing was changed, and the same may succeed once some was freed.
+    #[doc(hidden)]
     pub const fn is_shortage(&self) -> bool {
         matches!(self, Self::NoMemory(_) | Self::OverLimit(_))
     }

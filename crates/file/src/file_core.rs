@@ -1,9 +1,7 @@
 //! A file with its cache and its mappings (Linux's `address_space`).
 
 use crate::cached_file::CachedFile;
-use crate::error::PageError;
 use crate::mappings::{FileMappings, OfFile};
-use crate::seals::{Entering, Seals};
 use core::fmt;
 use core::mem::offset_of;
 use core::ops::Deref;
@@ -31,6 +29,8 @@ pub struct FileCore<P: Platform, V> {
     pub(crate) cached: CachedFile<P>,
     mappings: FileMappings<V>,
     pub(crate) openings: AtomicUsize,
+    /// Those that know where it lies: one for all openings together, and [`KnownFile`](crate::KnownFile)s.
+    pub(crate) knowers: AtomicUsize,
     /// Where the backing lies.
     pub(crate) backing_block: (Pfn, Order),
     pub(crate) neighbours: core::cell::UnsafeCell<Neighbours<P, V>>,
@@ -49,6 +49,7 @@ impl<P: Platform, V: Mapping> FileCore<P, V> {
             cached,
             mappings: FileMappings::new(),
             openings: AtomicUsize::new(1),
+            knowers: AtomicUsize::new(1),
             backing_block,
             neighbours: core::cell::UnsafeCell::new(neighbours),
         }
@@ -72,32 +73,6 @@ impl<P: Platform, V: Mapping> FileCore<P, V> {
     /// How many openings it has, at a moment.
     pub fn openings(&self) -> usize {
         self.openings.load(Ordering::Relaxed)
-    }
-
-    /// Counts a shared mapping that may write to the file, or become writable, until the result is dropped: by
-    /// then it is among the [mappings](Self::mappings). `None` if a seal keeps it from ever writing: then it
-    /// is no such mapping. If it `writes` it is writable from the start. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// [`PageError::Sealed`].
-    pub fn enter_writer(&self, platform: &P, writes: bool) -> Result<Option<Entering<'_>>, PageError> {
-        let Some(state) = self.cached.seal_state() else { return Ok(Some(Entering::FREE)) };
-        let refused = |seals: Seals| match seals.intersects(Seals::NO_WRITES) {
-            true if writes => Some(Err(PageError::Sealed)),
-            true => Some(Ok(None)),
-            // Of what may not be sealed any more.
-            false => seals.contains(Seals::SEAL).then_some(Ok(Some(Entering::FREE))),
-        };
-        if let Some(result) = refused(state.get()) {
-            return result;
-        }
-        let _mappings = self.mappings.write(platform);
-        match refused(state.get()) {
-            Some(result) => result,
-            None if state.denies_writers() => Err(PageError::Sealed),
-            None => Ok(Some(state.begin_to_enter())),
-        }
     }
 
     /// Its mappings.

@@ -1,12 +1,11 @@
 //! The files of a machine.
 
 use crate::backing::FileBacking;
-use crate::cached_file::{CachedFile, ShmemState};
+use crate::cached_file::CachedFile;
 use crate::file_core::{FileCore, Mapping, Neighbours};
 use crate::file_memory::{FileMemory, FileTotals};
 use crate::open_file::OpenFile;
-use crate::seals::{SealState, Seals};
-use crate::shmem::{Shmem, ShmemOwner, ShmemPromise};
+use crate::shmem::{Shmem, ShmemName, ShmemOwner, ShmemPromise, ShmemState};
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
@@ -14,7 +13,7 @@ use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_slab::SlabCache;
 use quire_sync::SpinLock;
-use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_sync::atomic::raw::{AtomicU64, Ordering, fence};
 
 /// The site of blocks for backings in fail plans.
 const SITE: FailSite = FailSite::new("file");
@@ -115,14 +114,13 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         frames: &Frames<P>,
         owner: O,
         (size, promise): (u64, ShmemPromise),
-        is_named: bool,
+        name: ShmemName,
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
-        let number = if is_named { self.new_number() } else { 0 };
+        let number = if name == ShmemName::None { 0 } else { self.new_number() };
         let open = self.create_of(frames, Shmem(owner), (number, size), |place| {
             let owner: NonNull<dyn ShmemOwner> = place;
-            // What has no name, no call reaches.
-            let seals = SealState::new(if is_named { Seals::empty() } else { Seals::SEAL });
-            Some(ShmemState { owner, promise, seals })
+            // SAFETY: the backing, of which it is a part, outlives the file's cache.
+            Some(unsafe { ShmemState::new(owner, promise, name) })
         })?;
         if let ShmemPromise::Whole(pages) = promise {
             self.state().memory.promised.fetch_add(pages, Ordering::Relaxed);
@@ -214,13 +212,28 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     pub(crate) unsafe fn free_file(&self, frames: &Frames<P>, core: NonNull<FileCore<P, V>>) {
         self.delist(&frames.platform().pin(), core);
         // SAFETY: the file lives (caller).
-        if let Some((_, ShmemPromise::Whole(pages))) = unsafe { core.as_ref() }.shmem() {
+        if let Some(ShmemPromise::Whole(pages)) = unsafe { core.as_ref() }.shmem().map(ShmemState::promise) {
             self.state().memory.promised.fetch_sub(pages, Ordering::Relaxed);
         }
         // SAFETY: the file lives, and nothing else uses it (caller).
         unsafe {
             self.drop_backing_of(frames, core);
-            self.state().cores.free(frames, &frames.platform().pin(), core);
+            self.forget(frames, core);
+        }
+    }
+
+    /// One less knows of a file that has ended, or is still open. The last one frees it.
+    ///
+    /// # Safety
+    ///
+    /// It is one of these files, the caller is counted as one that knows it, and is none after this.
+    pub(crate) unsafe fn forget(&self, frames: &Frames<P>, core: NonNull<FileCore<P, V>>) {
+        // SAFETY: the core is there as long as someone knows it (caller). Release, and acquire for the last:
+        // it comes after what all others have done.
+        if unsafe { core.as_ref() }.knowers.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            // SAFETY: nothing uses it any more.
+            unsafe { self.state().cores.free(frames, &frames.platform().pin(), core) };
         }
     }
 

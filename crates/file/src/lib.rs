@@ -70,8 +70,12 @@ mod word;
 
 pub use audit::{FileAudit, FileViolation, PagesOf};
 pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
-pub use cache::{FileHandle, HeldFile, PageCache, PagedIn, ShmemPages, Transfer, Wait};
-pub use cached_file::{CachedFile, FileFigures, Lookup, MAX_FILE_BYTES};
+pub use cache::{
+    Allocation, FileHandle, HeldFile, KnownFile, PageCache, PagedIn, Sealing, ShmemPages, Transfer, Wait,
+};
+pub use cached_file::{
+    CachedFile, CachedPages, FileFigures, Lookup, MAX_FILE_BYTES, SwappedPages, UnusedPages,
+};
 pub use entry::{Entry, Payload, Stored};
 pub use error::{Busy, PageError, SwappedPage};
 pub use file_core::{FileCore, Mapping};
@@ -84,7 +88,7 @@ pub use node::{Narrow, Wide};
 pub use open_file::OpenFile;
 pub use opening::{ClosingStack, Opening};
 pub use seals::{Entering, SealError, Seals};
-pub use shmem::{ShmemOwner, ShmemPromise};
+pub use shmem::{ShmemName, ShmemOwner, ShmemPromise, ShmemState};
 pub use slabs::{NodeSlabs, NodesOn};
 pub use source::{Needs, NodeSource, Reserve};
 pub use store::{Filter, FolioStore, Found, InsertError, LockedStore, StoreFigures, StoreViolation, Tag};

@@ -23,6 +23,8 @@ pub struct FileMappings<V> {
     /// also without it.
     count: AtomicUsize,
     writers: AtomicUsize,
+    /// Members that were taken out so far. As `count`.
+    departures: AtomicUsize,
     /// VMAs that the auditor has found by their spaces; zero outside of audits.
     found: AtomicUsize,
 }
@@ -35,6 +37,7 @@ impl<V: Member<OfFile>> FileMappings<V> {
             tree: IntervalTree::new(),
             count: AtomicUsize::new(0),
             writers: AtomicUsize::new(0),
+            departures: AtomicUsize::new(0),
             found: AtomicUsize::new(0),
         }
     }
@@ -43,6 +46,19 @@ impl<V: Member<OfFile>> FileMappings<V> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
+    }
+
+    /// How many VMAs map the file. Without the lock another thread may change it at any time.
+    #[inline]
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many VMAs have left since the file was made. Acquire: pairs with the removal; who sees it sees what
+    /// [`count`](Self::count) is without the one that has left.
+    #[inline]
+    pub fn departures(&self) -> usize {
+        self.departures.load(Ordering::Acquire)
     }
 
     /// How many VMAs share the file and may be, or become, writable: Linux's `i_mmap_writable`. Without the
@@ -143,6 +159,8 @@ impl<V: Member<OfFile>, P: Platform> FileMappingsWrite<'_, V, P> {
         // SAFETY: the lock is held exclusively; the caller's promise.
         unsafe { self.mappings.tree.remove(member) };
         add(&self.mappings.count, usize::MAX);
+        // Release: pairs with `FileMappings::departures`.
+        self.mappings.departures.fetch_add(1, Ordering::Release);
         add(&self.mappings.writers, usize::from(writes).wrapping_neg());
     }
 

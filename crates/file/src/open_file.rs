@@ -1,9 +1,12 @@
 //! An open file (Linux's `struct file`), as far as memory management knows it.
 
 use crate::backing::FileError;
+use crate::error::PageError;
 use crate::error_sequence::Cursor;
 use crate::file_core::{FileCore, Mapping};
 use crate::opening::Opening;
+use crate::seals::{Entering, Seals};
+use crate::shmem::ShmemState;
 use core::fmt;
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
@@ -68,6 +71,34 @@ impl<P: Platform, V: Mapping> OpenFile<P, V> {
 
     pub(crate) fn file_place(&self) -> NonNull<FileCore<P, V>> {
         self.file
+    }
+
+    /// Counts a shared mapping that may write to the file, or become writable, until the result is dropped: by
+    /// then it is among the mappings of the file. `None` if a seal keeps it from ever writing: then it
+    /// is no such mapping. If it `writes` it is writable from the start. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::Sealed`].
+    pub fn enter_writer(&self, platform: &P, writes: bool) -> Result<Option<Entering<'_>>, PageError> {
+        let Some(state) = self.file().shmem().map(ShmemState::seal_state) else {
+            return Ok(Some(Entering::FREE));
+        };
+        let refused = |seals: Seals| match seals.intersects(Seals::NO_WRITES) {
+            true if writes => Some(Err(PageError::Sealed)),
+            true => Some(Ok(None)),
+            // Of what may not be sealed any more.
+            false => seals.contains(Seals::SEAL).then_some(Ok(Some(Entering::FREE))),
+        };
+        if let Some(result) = refused(state.get()) {
+            return result;
+        }
+        let _mappings = self.file().mappings().write(platform);
+        match refused(state.get()) {
+            Some(result) => result,
+            None if state.denies_writers() => Err(PageError::Sealed),
+            None => Ok(Some(state.begin_to_enter())),
+        }
     }
 
     /// The last error of writeback that this opening has not been told of: each is reported once.

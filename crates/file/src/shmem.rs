@@ -4,9 +4,13 @@
 //! dirty for good, so writes are not noticed, and nothing is written back.
 
 use crate::backing::{FileBacking, FileError, FileIo, IoLimits, Transferred};
+use crate::seals::{SealState, Seals};
+use core::fmt;
 use core::ops::Range;
+use core::ptr::NonNull;
 use quire_arch::Platform;
 use quire_swap::{DeviceMemory, Direction, Submitted};
+use quire_sync::atomic::raw::{AtomicBool, Ordering};
 
 /// Who is asked for each page that comes to exist of shared memory, in RAM or on a swap device, and told of
 /// each that is gone: a file system with a size, for one.
@@ -34,6 +38,17 @@ impl ShmemOwner for () {
     fn give_back_pages(&self, _pages: u64) {}
 }
 
+/// Which shared memory it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ShmemName {
+    /// What `mmap` makes. It has no number, and no seal can be added.
+    None,
+    /// A memfd, or a file in a tmpfs.
+    File,
+    /// A segment of SysV shared memory. No seal can be added.
+    Segment,
+}
+
 /// How pages of shared memory count as committed (`Committed_AS`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShmemPromise {
@@ -41,6 +56,80 @@ pub enum ShmemPromise {
     Whole(u64),
     /// Those that exist, as of a file in a tmpfs.
     Each,
+}
+
+/// What makes a file shared memory.
+pub struct ShmemState {
+    /// A part of the backing, which outlives this.
+    owner: NonNull<dyn ShmemOwner>,
+    promise: ShmemPromise,
+    seals: SealState,
+    name: ShmemName,
+    /// Its pages stay in memory.
+    stays: AtomicBool,
+}
+
+impl ShmemState {
+    /// Of memory without seals, or without the possibility of any.
+    ///
+    /// # Safety
+    ///
+    /// The owner is valid as long as this is used.
+    pub(crate) const unsafe fn new(
+        owner: NonNull<dyn ShmemOwner>,
+        promise: ShmemPromise,
+        name: ShmemName,
+    ) -> Self {
+        let seals = if matches!(name, ShmemName::File) { Seals::empty() } else { Seals::SEAL };
+        Self { owner, promise, seals: SealState::new(seals), name, stays: AtomicBool::new(false) }
+    }
+
+    /// Who is asked for its pages.
+    pub(crate) fn owner(&self) -> &dyn ShmemOwner {
+        // SAFETY: valid as long as this is used (contract of `new`).
+        unsafe { self.owner.as_ref() }
+    }
+
+    pub(crate) const fn promise(&self) -> ShmemPromise {
+        self.promise
+    }
+
+    /// Its seals with what belongs to them.
+    pub(crate) const fn seal_state(&self) -> &SealState {
+        &self.seals
+    }
+
+    /// Its seals.
+    #[inline]
+    pub fn seals(&self) -> Seals {
+        self.seals.get()
+    }
+
+    /// Whether it is a segment of SysV shared memory.
+    #[inline]
+    pub fn is_segment(&self) -> bool {
+        self.name == ShmemName::Segment
+    }
+
+    /// Whether its pages are kept from being paged out (`SHM_LOCK`).
+    #[inline]
+    pub fn stays_in_memory(&self) -> bool {
+        self.stays.load(Ordering::Relaxed)
+    }
+
+    /// From now on pages that are in memory stay there, or do not. Nothing is brought in.
+    pub fn keep_in_memory(&self, stays: bool) {
+        self.stays.store(stays, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for ShmemState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShmemState")
+            .field("promise", &self.promise)
+            .field("seals", &self.seals)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The backing of shared memory.

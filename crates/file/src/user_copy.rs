@@ -54,6 +54,7 @@ impl PageBytes<'_> {
     }
 
     /// Whether there is none.
+    #[doc(hidden)]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -5,14 +5,19 @@
 //! [`Space::mmap_file`](crate::space::Space::mmap_file) maps it. Pages are in one cache for all mappings and
 //! for calls that read and write. Names, permissions and open flags are the embedder's.
 
+/// For the project's own tests and tools: `/proc/meminfo` has them.
+#[doc(hidden)]
+pub use quire_file::FileTotals;
 #[doc(inline)]
 pub use quire_file::{
-    Busy, FileError, FileFigures, FileIo, FileTotals, IoLimits, IoToken, PageBytes, PageError, Seals,
-    ShmemOwner, Transfer, Transferred, UserCopy, Wait,
+    Busy, FileError, FileFigures, FileIo, IoLimits, IoToken, PageBytes, PageError, Seals, ShmemOwner,
+    Transfer, Transferred, UserCopy, Wait,
 };
 #[doc(inline)]
 pub use quire_space::{File, SpaceFiles};
-#[doc(inline)]
+
+/// Of [`swap`](crate::swap), which lists them.
+#[doc(hidden)]
 pub use quire_swap::{DeviceMemory, Direction, Submitted};
 
 #[doc(inline)]

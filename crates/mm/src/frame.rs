@@ -6,10 +6,14 @@
 //! crate quire-frame.
 
 #[doc(inline)]
-pub use quire_frame::{AllocError, BootError, FrameTotals, FreeError, KernelFrames, PcpTechnique, VmEvent};
+pub use quire_frame::{AllocError, BootError, FrameTotals, FreeError, KernelFrames};
 #[doc(inline)]
 pub use quire_slab::{AttachError, GlobalHeap, KernelHeap};
 
 /// For the project's own tests and tools.
 #[doc(hidden)]
-pub use quire_frame::{FolioCounter, Frames, Kind, SplitError};
+pub use quire_frame::{FolioCounter, Frames, Kind, SplitError, VmEvent};
+
+/// What an embedder takes as it is ([`Techniques::default`](crate::Techniques)).
+#[doc(hidden)]
+pub use quire_frame::PcpTechnique;

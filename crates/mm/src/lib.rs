@@ -36,7 +36,7 @@
 //! ```
 //!
 //! See also: [`platform`] to port to a machine, [`space`] for the calls, [`swap`] and [`memcg`] for memory
-//! shortage, [`file`](mod@file) for files, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts
+//! shortage, [`file`](mod@file) for files, [`shm`] for SysV shared memory, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts
 //! that tools read, [`abi`] for system calls by number. [`Techniques`] chooses between old and new
 //! strategies.
 //!
@@ -52,6 +52,7 @@
 //! - `thp`: large folios.
 //! - `space`: address spaces.
 //! - `file`: files that are mapped, read and written.
+//! - `shm`: SysV shared memory.
 //! - `swap`: swap devices and background reclaim.
 //! - `abi`: Linux's memory calls as a program makes them: numbers in, a number out.
 //! - `techniques`: which techniques a machine runs with.
@@ -70,6 +71,7 @@ pub mod memcg;
 mod memory;
 pub mod platform;
 pub mod proc;
+pub mod shm;
 pub mod space;
 pub mod swap;
 mod techniques;

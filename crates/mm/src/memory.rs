@@ -7,6 +7,7 @@ mod internals;
 
 pub use audit::{AuditSummary, InUse, Violation};
 
+use crate::shm::ShmNamespace;
 use crate::techniques::Techniques;
 use core::fmt;
 use quire_arch::{Order, PagingFormat, Pfn, Pin, Platform};
@@ -160,6 +161,7 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Calls `visit` with the resident memory of each address space at this moment.
+    #[doc(hidden)]
     pub fn for_each_resident(&self, visit: impl FnMut(SpaceId, Resident)) {
         for_each_resident(&self.spaces, visit);
     }
@@ -191,6 +193,7 @@ impl<P: Platform> Memory<P> {
     }
 
     /// How often `event` happened so far, on all CPUs.
+    #[doc(hidden)]
     pub fn event(&self, event: VmEvent) -> u64 {
         self.spaces.frames().events().sum(event)
     }
@@ -372,7 +375,17 @@ impl<P: Platform> Memory<P> {
         File::create_shmem(&self.spaces, owner, size)
     }
 
+    /// A new name space of SysV shared memory, without segments.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFrames`].
+    pub fn create_shm(&self) -> Result<ShmNamespace<'_, P>, Error> {
+        ShmNamespace::new(&self.spaces)
+    }
+
     /// Pages of all files (`Cached`, `Dirty` and `Writeback` of `/proc/meminfo`).
+    #[doc(hidden)]
     pub fn file_totals(&self) -> FileTotals {
         self.spaces.page_cache().files().totals()
     }

@@ -7,16 +7,19 @@
 #[doc(inline)]
 pub use quire_space::{
     Advice, Errno, Error, ExecGain, FaultError, HugePages, Layout, Limits, LockAll, MapFlags, MapRequest,
-    MappedFile, Mapping, OomAction, Overcommit, PageState, PinnedPage, Protection, RemapFlags, Resident,
-    Rights, SpaceFigures, SpaceId, SpaceMappings, SpaceOom, SpacePrctl, SyncFlags, VmFlags,
+    MappedFile, Mapping, OomAction, Overcommit, PinnedPage, Protection, RemapFlags, Rights, SpaceFigures,
+    SpaceId, SpaceMappings, SpaceOom, SpacePrctl, SyncFlags, VmFlags,
 };
-#[doc(inline)]
+
+/// What an embedder takes as it is ([`Techniques::default`](crate::Techniques)).
+#[doc(hidden)]
 pub use quire_space::{GatherTechnique, RemapTechnique, TablesTechnique};
 
 /// For the project's own tests and tools.
 #[doc(hidden)]
 pub use quire_space::{
-    AnonVmaViolation, AnonymousPlace, FileRmapViolation, MappingFigures, SpaceViolation, without_population,
+    AnonVmaViolation, AnonymousPlace, FileRmapViolation, MappingFigures, PageState, Resident, SpaceViolation,
+    without_population,
 };
 
 /// A program's memory: made, filled, shared by fork, moved and looked at.

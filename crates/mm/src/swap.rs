@@ -11,8 +11,12 @@ pub use quire_space::SwapOffError;
 #[doc(inline)]
 pub use quire_swap::{
     CompressedCache, CompressedRam, DeviceError, DeviceFlags, DeviceId, DeviceMemory, DeviceReport,
-    Direction, PageIo, RamDisk, Submitted, SwapOnError, SwapOnOptions, SwapTechnique,
+    Direction, PageIo, RamDisk, Submitted, SwapOnError, SwapOnOptions,
 };
+
+/// What an embedder takes as it is ([`Techniques::default`](crate::Techniques)).
+#[doc(hidden)]
+pub use quire_swap::SwapTechnique;
 
 /// For the project's own tests and tools.
 #[doc(hidden)]

@@ -8,10 +8,10 @@
 pub use quire_space::KhugepagedStep;
 #[doc(inline)]
 pub use quire_space::{
-    HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEnabled, HugePolicy, KhugepagedConfig,
-    KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
+    HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEnabled, HugePolicy, KhugepagedConfig, OrderSet,
+    OutOfRange, SizeEnabled,
 };
 
 /// For the project's own tests and tools.
 #[doc(hidden)]
-pub use quire_space::{HugeEffort, HugeUse};
+pub use quire_space::{HugeEffort, HugeUse, KhugepagedSetting};

@@ -6,6 +6,7 @@
 
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
+use quire_file::{CachedFile, ShmemState};
 use quire_frame::{
     FolioCounter, FolioGuard, Frame, FrameChain, FrameFlags, FrameState, HeldParts, Kind, VmEvent,
 };
@@ -225,6 +226,11 @@ fn unmap_shmem<'s, P: Platform>(
     }
     if is_in_swap_cache() {
         return Err(Fate::Keep.into());
+    }
+    // SAFETY: the folio is locked.
+    let file = unsafe { CachedFile::<P>::of_folio(spaces.frames(), head) };
+    if file.and_then(CachedFile::shmem).is_some_and(ShmemState::stays_in_memory) {
+        return Err(Fate::Activate.into());
     }
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
         check_referenced(spaces, head)?;

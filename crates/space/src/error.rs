@@ -156,6 +156,20 @@ pub enum Error {
     NotSealable,
     /// A mapping may write to the file, or a page of it is pinned for a device.
     InUse,
+    /// No attachment of a segment begins at the address.
+    NotAttached,
+    /// There is no such segment.
+    NoSegment,
+    /// No segment has the key.
+    NoKey,
+    /// A segment has the key.
+    KeyInUse,
+    /// No segment can be, or is, so large.
+    SegmentSize,
+    /// There are as many segments as can be.
+    TooManySegments,
+    /// There are no huge pages for a segment.
+    NoHugePages,
     /// The file could not be written.
     File(FileError),
     /// The file does not support a flag that must be supported.
@@ -179,9 +193,13 @@ impl Error {
             | Self::BadFlags
             | Self::BadArgument
             | Self::WrongMapping
-            | Self::NotSealable => Errno::EINVAL,
+            | Self::NotSealable
+            | Self::NotAttached
+            | Self::NoSegment
+            | Self::SegmentSize => Errno::EINVAL,
             Self::OffsetOverflow => Errno::EOVERFLOW,
-            Self::Occupied => Errno::EEXIST,
+            Self::Occupied | Self::KeyInUse => Errno::EEXIST,
+            Self::NoKey => Errno::ENOENT,
             Self::OutOfRange
             | Self::NoRoom
             | Self::NotMapped
@@ -191,6 +209,7 @@ impl Error {
             | Self::DataLimit
             | Self::MapCountLimit
             | Self::CommitLimit
+            | Self::NoHugePages
             | Self::NoFrames(_) => Errno::ENOMEM,
             Self::BadAddress => Errno::EFAULT,
             Self::AccessDenied => Errno::EACCES,
@@ -200,7 +219,7 @@ impl Error {
             Self::BadDescriptor => Errno::EBADF,
             Self::RefusedByFile(errno) => errno,
             Self::File(FileError::Io | FileError::Corrupt) => Errno::EIO,
-            Self::File(FileError::NoSpace) => Errno::ENOSPC,
+            Self::TooManySegments | Self::File(FileError::NoSpace) => Errno::ENOSPC,
             Self::File(FileError::Quota) => Errno::EDQUOT,
             Self::File(FileError::Stale) => Errno::ESTALE,
             Self::NotSupportedByFile => Errno::EOPNOTSUPP,

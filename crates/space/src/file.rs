@@ -1,5 +1,6 @@
 //! Files as an embedder holds them.
 
+use crate::caller::retry_with_reclaim;
 use crate::error::Error;
 use crate::spaces::{CALL_ATTEMPTS, Spaces};
 use core::fmt;
@@ -8,8 +9,9 @@ use core::ptr::{self, NonNull};
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_fault::{Need, SwapInError};
 use quire_file::{
-    Busy, Entering, FileBacking, FileError, FileFigures, FileHandle, IndexRange, OpenFile, Opening,
-    PageError, PageIndex, SealError, Seals, ShmemOwner, ShmemPromise, SwappedPage, Transfer, UserCopy, Wait,
+    Allocation, Busy, Entering, FileBacking, FileError, FileFigures, FileHandle, HeldFile, IndexRange,
+    KnownFile, OpenFile, Opening, PageError, SealError, Sealing, Seals, ShmemName, ShmemOwner, ShmemPromise,
+    ShmemState, SwappedPage, Transfer, UnusedPages, UserCopy, Wait,
 };
 use quire_frame::AllocError;
 use quire_memcg::Membership;
@@ -36,6 +38,7 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// [`PageError::TooLarge`] and [`PageError::NoMemory`].
     #[cfg_attr(debug_assertions, track_caller)]
+    #[doc(hidden)]
     pub fn create<B: FileBacking<P>>(
         spaces: &'m Spaces<P>,
         backing: B,
@@ -52,12 +55,13 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// [`PageError::TooLarge`] and [`PageError::NoMemory`].
     #[cfg_attr(debug_assertions, track_caller)]
+    #[doc(hidden)]
     pub fn create_shmem<O: ShmemOwner>(
         spaces: &'m Spaces<P>,
         owner: O,
         size: u64,
     ) -> Result<Self, PageError> {
-        let handle = spaces.page_cache().create_shmem(owner, (size, ShmemPromise::Each), true)?;
+        let handle = spaces.page_cache().create_shmem(owner, (size, ShmemPromise::Each), ShmemName::File)?;
         Ok(Self { spaces, handle })
     }
 
@@ -69,10 +73,35 @@ impl<'m, P: Platform> File<'m, P> {
     /// [`Error::CommitLimit`], [`Error::OffsetOverflow`] and [`Error::NoFrames`].
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn create_unnamed(spaces: &'m Spaces<P>, size: u64, is_promised: bool) -> Result<Self, Error> {
+        Self::create_promised(spaces, size, is_promised, ShmemName::None)
+    }
+
+    /// New shared memory of `size` bytes, as `shmget` makes it; otherwise as `mmap` does.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CommitLimit`], [`Error::OffsetOverflow`] and [`Error::NoFrames`].
+    #[doc(hidden)]
+    pub fn create_segment(spaces: &'m Spaces<P>, size: u64, is_promised: bool) -> Result<Self, Error> {
+        let is_promised = is_promised || !spaces.commit().honours_noreserve();
+        retry_with_reclaim(
+            spaces,
+            || false,
+            || Self::create_promised(spaces, size, is_promised, ShmemName::Segment),
+        )
+    }
+
+    #[cfg_attr(debug_assertions, track_caller)]
+    fn create_promised(
+        spaces: &'m Spaces<P>,
+        size: u64,
+        is_promised: bool,
+        name: ShmemName,
+    ) -> Result<Self, Error> {
         let pages = if is_promised { size.div_ceil(PAGE_SIZE) } else { 0 };
         let promise = if is_promised { ShmemPromise::Whole(pages) } else { ShmemPromise::Each };
         spaces.promise(pages)?;
-        let made = spaces.page_cache().create_shmem((), (size, promise), false);
+        let made = spaces.page_cache().create_shmem((), (size, promise), name);
         // From here on the file counts them.
         spaces.commit().release(pages);
         match made {
@@ -99,7 +128,25 @@ impl<'m, P: Platform> File<'m, P> {
         Ok(Self { spaces, handle: spaces.page_cache().open_again(&self.handle)? })
     }
 
+    /// The file, to be known when this handle is dropped.
+    #[doc(hidden)]
+    pub fn know(&self) -> KnownFile<'m, P, Vma> {
+        self.handle.know()
+    }
+
+    /// Opens a file that is held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoFrames`].
+    #[doc(hidden)]
+    pub fn open_held(spaces: &'m Spaces<P>, held: &HeldFile<'m, P, Vma>) -> Result<Self, Error> {
+        let open = || Ok(FileHandle::of_held(held)?);
+        retry_with_reclaim(spaces, || false, open).map(|handle| Self { spaces, handle })
+    }
+
     /// The machine.
+    #[doc(hidden)]
     pub fn platform(&self) -> &'m P {
         self.spaces.platform()
     }
@@ -145,7 +192,8 @@ impl<'m, P: Platform> File<'m, P> {
     /// [`Error::NotSealable`], [`Error::Sealed`] for what has [`Seals::SEAL`], and [`Error::InUse`] against
     /// writes while a shared mapping may write, or a page is pinned for a device. No seal is added then.
     pub fn add_seals(&self, seals: Seals) -> Result<(), Error> {
-        let added = self.spaces.page_cache().add_seals(self.handle.file(), seals, &self.mappers());
+        let users = self.mappers();
+        let added = Sealing::new(self.spaces.page_cache(), self.handle.file(), &users).add(seals);
         added.map_err(|error| match error {
             SealError::NoShmem => Error::NotSealable,
             SealError::Sealed => Error::Sealed,
@@ -155,8 +203,7 @@ impl<'m, P: Platform> File<'m, P> {
 
     /// Its seals (`F_GET_SEALS`). `None` if it is not shared memory, which alone has some.
     pub fn seals(&self) -> Option<Seals> {
-        let file = self.handle.file();
-        file.is_shmem().then(|| file.seals())
+        self.handle.file().shmem().map(ShmemState::seals)
     }
 
     /// Allocates the pages of shared memory that hold these bytes, where there are holes, and makes it as large
@@ -168,20 +215,16 @@ impl<'m, P: Platform> File<'m, P> {
     /// [`PageError::NotShmem`], [`PageError::TooLarge`], [`PageError::Sealed`]; or there is no memory, or no
     /// room: then what was allocated and is not used is given back.
     pub fn allocate(&self, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
-        let (file, cache) = (self.handle.file(), self.spaces.page_cache());
-        let pages = cache.to_allocate(file, &bytes)?;
+        let file = self.handle.file();
+        let allocation = Allocation::new(self.spaces.page_cache(), file, &bytes)?;
         let root = Membership::default();
-        let mut at = pages.start();
-        let mut allocated = Ok(());
-        while let Some(index) = PageIndex::new(at).filter(|_| at < pages.end() && allocated.is_ok()) {
-            allocated = self.with_reclaim(|| cache.allocate(file, index, &root));
-            at += 1;
-        }
+        let allocate = |index| self.with_reclaim(|| allocation.allocate(index, &root));
+        let mut allocated = allocation.pages().try_for_each(allocate);
         if allocated.is_ok() && !keep_size && bytes.end > file.size() {
             allocated = self.set_size(bytes.end);
         }
         if allocated.is_err() {
-            cache.free_unused(file, IndexRange::new(pages.start(), at), &self.mappers());
+            allocation.give_back(&self.mappers());
         }
         allocated
     }
@@ -189,13 +232,13 @@ impl<'m, P: Platform> File<'m, P> {
     /// The first byte from `from` on that is data (`SEEK_DATA`); of a file with a backing each is. `None`, for
     /// `ENXIO`, if there is none.
     pub fn seek_data(&self, from: u64) -> Option<u64> {
-        self.handle.file().seek_data(self.spaces.frames(), from)
+        UnusedPages::of(self.handle.file()).seek_data(self.spaces.frames(), from)
     }
 
     /// The first byte from `from` on that is in a hole (`SEEK_HOLE`), or the end. `None`, for `ENXIO`, if the
     /// file ends before it.
     pub fn seek_hole(&self, from: u64) -> Option<u64> {
-        self.handle.file().seek_hole(self.spaces.frames(), from)
+        UnusedPages::of(self.handle.file()).seek_hole(self.spaces.frames(), from)
     }
 
     /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE or ZERO_RANGE, and KEEP_SIZE). They may be past
@@ -422,8 +465,8 @@ pub(crate) unsafe fn enter_file<'o, P: Platform>(
     }
     // SAFETY: openings that VMAs name are of files of their machine (caller), and this one is held as long as
     // the reference to it is valid.
-    let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
-    match file.enter_writer(platform, flags.contains(VmFlags::WRITE)) {
+    let open = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) };
+    match open.enter_writer(platform, flags.contains(VmFlags::WRITE)) {
         Ok(None) => {
             *flags -= VmFlags::MAYWRITE;
             Ok(None)

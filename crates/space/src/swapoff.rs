@@ -10,6 +10,7 @@ use crate::space::Space;
 use crate::spaces::Spaces;
 use quire_arch::{Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_fault::SwapInError;
+use quire_file::HeldFile;
 use quire_frame::AllocError;
 use quire_memcg::Membership;
 use quire_pagetable::Walker;
@@ -113,7 +114,7 @@ fn unuse_files<P: Platform>(
     goes_on: &mut dyn FnMut() -> bool,
 ) -> Result<(), SwapOffError> {
     let cache = spaces.page_cache().shmem();
-    let mut next = cache.next_file(None);
+    let mut next = HeldFile::next_swapped(spaces.page_cache(), None);
     while let Some(file) = next {
         let mut from = 0;
         while let Some(page) = cache.next(&file, from, |slot| slot.device() == id) {
@@ -133,7 +134,7 @@ fn unuse_files<P: Platform>(
                 }
             }
         }
-        next = cache.next_file(Some(&file));
+        next = HeldFile::next_swapped(spaces.page_cache(), Some(&file));
     }
     Ok(())
 }

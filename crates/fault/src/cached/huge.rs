@@ -4,7 +4,7 @@ use super::FileFault;
 use crate::error::{FaultError, Refusal};
 use crate::step::HugeFault;
 use quire_arch::{Leaf, LeafFlags, Level, Order, PagingFormat, Platform};
-use quire_file::{IndexRange, LockedFolio, Lookup, PageIndex};
+use quire_file::{IndexRange, LockedFolio, Lookup, PageIndex, UnusedPages};
 use quire_pagetable::{HugeLeaves, Tables};
 use quire_thp::is_huge_disabled;
 
@@ -66,7 +66,10 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
         let page = fault.vma.page_offset_at(fault.addr);
         self.window(index as usize).find_map(|entry| {
             let near = PageIndex::new((page + entry as u64).wrapping_sub(index))?;
-            match file.find_used(tables.memory().memcgs(), near) {
+            if UnusedPages::of(file).has(tables.memory().frames(), near) {
+                return None;
+            }
+            match file.find(tables.memory().memcgs(), near) {
                 Lookup::Folio(folio) => Some(folio.range()),
                 _ => None,
             }

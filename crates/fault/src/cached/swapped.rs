@@ -5,7 +5,7 @@ use crate::error::{Refusal, Swapped};
 use crate::swap_in::SwapIn;
 use core::ops::Deref;
 use quire_arch::{Order, Platform};
-use quire_file::{Lent, LockedFolio, PageIndex, SwappedPage};
+use quire_file::{Lent, LockedFolio, PageIndex, SwappedPage, SwappedPages};
 use quire_frame::{AllocRequest, Kind, OwnerWord, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat};
 use quire_thp::OrderSet;
@@ -39,7 +39,9 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
     #[cold]
     pub(super) fn bring_back(&self, index: PageIndex) -> Result<Option<CameBack<'a, P>>, Refusal> {
         let Self { tables, fault, file, .. } = *self;
-        let Some(page) = file.swapped_page(tables.memory().frames(), index) else { return Ok(None) };
+        let Some(page) = SwappedPages::of(file).find(tables.memory().frames(), index) else {
+            return Ok(None);
+        };
         if let Some(came) = fault.swapped
             && let Some(folio) = came.give_to(file, page)
         {
@@ -76,7 +78,8 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
             memory.memcgs().folios().release_unused(pin, head, Order::ZERO);
             return None;
         };
-        let (folio, shadow) = file.adopt_zeros(memory.swap(), page, (head, guard), memcgs.of_slot.get())?;
+        let (folio, shadow) =
+            SwappedPages::of(file).adopt_zeros(memory.swap(), page, (head, guard), memcgs.of_slot.get())?;
         memory.swap().io().count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         swap_in.note_major(pin, head, shadow);
         Some(folio)

@@ -8,7 +8,7 @@ use super::PageCache;
 use super::new_folio::{Fill, NewFolio};
 use super::unfilled::Unfilled;
 use crate::backing::{FileError, READAHEAD};
-use crate::cached_file::CachedFile;
+use crate::cached_file::{CachedFile, CachedPages};
 use crate::error::PageError;
 use crate::file_core::Mapping;
 use crate::index::{IndexRange, PageIndex};
@@ -119,7 +119,7 @@ impl<'c, 'm, P: Platform, V: Mapping> ReadAround<'c, 'm, P, V> {
         if block.pages() < 2 || !block.contains(wanted) {
             return None;
         }
-        let pages = file.missing(cache.frames(), block);
+        let pages = CachedPages::of(file).missing(cache.frames(), block);
         let is_missing = pages >> (wanted.get() - block.start()) & 1 != 0;
         let missing = Missing { first: block.start(), pages, wanted };
         (is_missing && missing.count() > 1).then_some(missing)

@@ -3,56 +3,69 @@
 use super::PageCache;
 use super::new_folio::Fill;
 use super::obtain::{Came, Wanted};
-use crate::cached_file::{CachedFile, UNUSED};
+use super::seal::check_size;
+use crate::cached_file::{CachedFile, MAX_FILE_BYTES, UNUSED, UnusedPages};
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
 use crate::store::Filter;
 use crate::users::FileUsers;
+use core::fmt;
 use core::ops::Range;
 use quire_arch::{Order, Platform};
 use quire_memcg::Membership;
 
-impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
-    /// The pages that hold these bytes of shared memory, which is to have all of them.
+/// Pages of a file that are allocated ahead.
+pub struct Allocation<'c, 'm, P: Platform, V: Mapping> {
+    cache: PageCache<'m, P, V>,
+    file: &'c FileCore<P, V>,
+    pages: IndexRange,
+}
+
+impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
+    /// Of the pages that hold these bytes of shared memory, which is to have all of them.
     ///
     /// # Errors
     ///
     /// [`PageError::TooLarge`], [`PageError::Sealed`]; [`PageError::NotShmem`] for any other file.
-    pub fn to_allocate(self, file: &FileCore<P, V>, bytes: &Range<u64>) -> Result<IndexRange, PageError> {
+    pub fn new(
+        cache: PageCache<'m, P, V>,
+        file: &'c FileCore<P, V>,
+        bytes: &Range<u64>,
+    ) -> Result<Self, PageError> {
         if !file.is_shmem() {
             return Err(PageError::NotShmem);
         }
-        if CachedFile::<P>::is_too_large(bytes.end) {
+        if bytes.end > MAX_FILE_BYTES {
             return Err(PageError::TooLarge);
         }
         if bytes.end > file.size() {
-            file.check_size(bytes.end)?;
+            check_size(file, bytes.end)?;
         }
-        Ok(CachedFile::<P>::pages_of(bytes.clone()))
+        Ok(Self { cache, file, pages: CachedFile::<P>::pages_of(bytes.clone()) })
     }
 
-    /// Makes a page of zeros for page `index` of shared memory, if it is a hole. May sleep; nothing is held.
-    /// `program` pays.
+    /// The pages.
+    pub fn pages(&self) -> impl Iterator<Item = PageIndex> + use<P, V> {
+        (self.pages.start()..self.pages.end()).map_while(PageIndex::new)
+    }
+
+    /// Makes a page of zeros for page `index`, if it is a hole. May sleep; nothing is held. `program` pays.
     ///
     /// # Errors
     ///
     /// There is no memory, or no room.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn allocate(
-        self,
-        file: &FileCore<P, V>,
-        index: PageIndex,
-        program: &Membership,
-    ) -> Result<(), PageError> {
-        if !file.is_hole(self.frames(), index) {
+    pub fn allocate(&self, index: PageIndex, program: &Membership) -> Result<(), PageError> {
+        let Self { cache, file, .. } = *self;
+        if !file.is_hole(cache.frames(), index) {
             return Ok(());
         }
         let wanted = Wanted { index, order: Order::ZERO, fill: Fill::ByCaller };
-        let made = self.obtain(file, wanted, program, |folio, came| {
+        let made = cache.obtain(file, wanted, program, |folio, came| {
             if came == Came::Zeros {
                 // No thread has used it: the folio is locked.
-                file.mark_unused(self.frames(), folio.start());
+                UnusedPages::of(file).mark(cache.frames(), folio.start());
             }
             Ok(())
         });
@@ -63,16 +76,24 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         }
     }
 
-    /// Gives back what was allocated of these pages, and not used since. May sleep; nothing is held.
-    pub fn free_unused(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) {
-        let _alone = file.invalidate.write(self.platform());
-        self.for_each_folio(file, pages, Filter::Tagged(UNUSED), |at @ (index, _)| {
-            let Some(folio) = self.lock_found(file, at, true) else { return };
+    /// Gives back those of the pages that were allocated ahead, and not used since. May sleep; nothing is
+    /// held.
+    pub fn give_back(&self, users: &dyn FileUsers<P, V>) {
+        let Self { cache, file, pages } = *self;
+        let _alone = file.invalidate.write(cache.platform());
+        cache.for_each_folio(file, pages, Filter::Tagged(UNUSED), |at @ (index, _)| {
+            let Some(folio) = cache.lock_found(file, at, true) else { return };
             // Who maps it, or writes to it, has locked it.
-            if file.is_unused(self.frames(), index) {
-                self.unmap_locked(file, &folio, users);
-                self.remove(file, &folio);
+            if UnusedPages::of(file).has(cache.frames(), index) {
+                cache.unmap_locked(file, &folio, users);
+                cache.remove(file, &folio);
             }
         });
+    }
+}
+
+impl<P: Platform, V: Mapping> fmt::Debug for Allocation<'_, '_, P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocation").field("pages", &self.pages).finish_non_exhaustive()
     }
 }

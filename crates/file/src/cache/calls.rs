@@ -7,8 +7,9 @@
 use super::PageCache;
 use super::new_folio::Fill;
 use super::obtain::{Came, Wanted};
+use super::seal::check_write;
 use super::unfilled::Unfilled;
-use crate::cached_file::{MAX_FILE_BYTES, Prepared};
+use crate::cached_file::{MAX_FILE_BYTES, Prepared, UnusedPages};
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
@@ -166,7 +167,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
-            if file.is_shmem() && (file.is_hole(self.frames(), index) || file.is_unused(self.frames(), index))
+            if file.is_shmem()
+                && (file.is_hole(self.frames(), index) || UnusedPages::of(file).has(self.frames(), index))
             {
                 // It stays so: no page comes to exist.
                 let page = IndexRange::block(index, Order::ZERO).bytes();
@@ -234,7 +236,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             let index = part.index().filter(|_| part.bytes > 0).ok_or(PageError::TooLarge)?;
             // As Linux, all of a part: up to the end of the file nothing of it is written.
             let wanted_end = part.at + part.bytes;
-            file.check_write(wanted_end)?;
+            check_write(file, wanted_end)?;
             let ready = from.ready(part.bytes);
             if ready == 0 {
                 return Err(PageError::BadAddress);
@@ -252,7 +254,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 false => Fill::Read,
             };
             let copied = self.obtain(file, Wanted { index, order, fill }, program, |folio, came| {
-                file.check_write(wanted_end)?;
+                check_write(file, wanted_end)?;
                 folio_pages = folio.range();
                 self.write_folio(file, (folio, came), (part, prepared), (&mut *from.user, users))
             })?;
@@ -312,7 +314,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         new.into_iter().for_each(Unfilled::filled);
         if copied > 0 {
             file.mark_dirty(self.frames(), folio.head());
-            file.note_use(self.frames(), folio.start());
+            UnusedPages::of(file).note_use(self.frames(), folio.start());
         }
         let end = part.at + copied;
         if end <= size {

@@ -2,7 +2,7 @@
 
 use super::PageCache;
 use crate::backing::FileError;
-use crate::cached_file::{CachedFile, Is, Turn};
+use crate::cached_file::{CachedFile, Is, Turn, UnusedPages};
 use crate::entry::{Entry, Stored};
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
@@ -112,7 +112,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         );
         let removed = file.with_store(self.frames(), |store| {
             file.turn(self.frames(), store, (index, head), Tag::Dirty, Turn::Off);
-            file.unmark_unused(store, index);
+            UnusedPages::of(file).unmark(store, index);
             store.remove(index)
         });
         debug_assert!(removed.is_some_and(|stored| stored.entry == Entry::Folio(head)));

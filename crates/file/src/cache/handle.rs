@@ -4,9 +4,9 @@ use super::PageCache;
 use crate::backing::FileBacking;
 use crate::cached_file::MAX_FILE_BYTES;
 use crate::error::PageError;
-use crate::file_core::Mapping;
+use crate::file_core::{FileCore, Mapping};
 use crate::open_file::OpenFile;
-use crate::shmem::{ShmemOwner, ShmemPromise};
+use crate::shmem::{ShmemName, ShmemOwner, ShmemPromise};
 use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
@@ -42,7 +42,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     }
 
     /// Shared memory of `size` bytes, open: a file without a backing, whose pages `owner` is asked for. The
-    /// owner is dropped with the last opening, or if this fails. It has a number if it `is_named`.
+    /// owner is dropped with the last opening, or if this fails.
     ///
     /// # Errors
     ///
@@ -52,12 +52,12 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         self,
         owner: O,
         (size, promise): (u64, ShmemPromise),
-        is_named: bool,
+        name: ShmemName,
     ) -> Result<FileHandle<'m, P, V>, PageError> {
         if size > MAX_FILE_BYTES {
             return Err(PageError::TooLarge);
         }
-        let open = self.files.create_shmem(self.frames(), owner, (size, promise), is_named)?;
+        let open = self.files.create_shmem(self.frames(), owner, (size, promise), name)?;
         Ok(FileHandle { cache: self, open })
     }
 
@@ -77,6 +77,137 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             file.openings.fetch_sub(1, Ordering::Relaxed);
         })?;
         Ok(FileHandle { cache: self, open })
+    }
+}
+
+// SAFETY: a file is Send and Sync, and so is what the cache is made of.
+unsafe impl<P: Platform, V: Mapping> Send for HeldFile<'_, P, V> {}
+// SAFETY: as for `Send`.
+unsafe impl<P: Platform, V: Mapping> Sync for HeldFile<'_, P, V> {}
+
+/// A file that is held without an opening of its own, so that it does not end. Dropping it may end the file,
+/// and sleep.
+pub struct HeldFile<'m, P: Platform, V: Mapping> {
+    cache: PageCache<'m, P, V>,
+    core: NonNull<FileCore<P, V>>,
+}
+
+impl<'m, P: Platform, V: Mapping> HeldFile<'m, P, V> {
+    /// The first file, or the first behind `after`, that has pages on swap devices.
+    pub fn next_swapped(cache: PageCache<'m, P, V>, after: Option<&Self>) -> Option<Self> {
+        let core = cache.files.hold_swapped(cache.frames(), after.map(|held| held.core))?;
+        Some(Self::new(cache, core))
+    }
+
+    /// The file counts an opening that goes over to this.
+    const fn new(cache: PageCache<'m, P, V>, core: NonNull<FileCore<P, V>>) -> Self {
+        Self { cache, core }
+    }
+}
+
+/// A file that is known, and ends all the same when its last opening is closed. What is kept of it then is
+/// its descriptor, without pages.
+pub struct KnownFile<'m, P: Platform, V: Mapping> {
+    cache: PageCache<'m, P, V>,
+    core: NonNull<FileCore<P, V>>,
+}
+
+// SAFETY: a file is Send and Sync, and so is what the cache is made of.
+unsafe impl<P: Platform, V: Mapping> Send for KnownFile<'_, P, V> {}
+// SAFETY: as for `Send`.
+unsafe impl<P: Platform, V: Mapping> Sync for KnownFile<'_, P, V> {}
+
+impl<'m, P: Platform, V: Mapping> FileHandle<'m, P, V> {
+    /// An opening of a file that is held.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for it.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn of_held(held: &HeldFile<'m, P, V>) -> Result<Self, AllocError> {
+        let HeldFile { cache, core } = *held;
+        // Relaxed: one opening is counted for what holds it.
+        held.openings.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the file lives, and has just counted the opening.
+        let made = unsafe { cache.files.opening_of(cache.frames(), core) };
+        let open = made.inspect_err(|_| {
+            held.openings.fetch_sub(1, Ordering::Relaxed);
+        })?;
+        Ok(Self { cache, open })
+    }
+
+    /// The file, to be known when this is dropped.
+    pub fn know(&self) -> KnownFile<'m, P, V> {
+        // Relaxed: the openings are counted, and one is at hand.
+        self.file().knowers.fetch_add(1, Ordering::Relaxed);
+        KnownFile { cache: self.cache, core: self.file_place() }
+    }
+}
+
+impl<'m, P: Platform, V: Mapping> KnownFile<'m, P, V> {
+    fn core(&self) -> &FileCore<P, V> {
+        // SAFETY: it is there as long as someone knows it.
+        unsafe { self.core.as_ref() }
+    }
+
+    /// The file, held, if it has not ended.
+    pub fn hold(&self) -> Option<HeldFile<'m, P, V>> {
+        let one_more = |openings: usize| (openings > 0).then_some(openings + 1);
+        // Relaxed: the count cannot be falling to zero.
+        self.core().openings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(HeldFile { cache: self.cache, core: self.core })
+    }
+
+    /// As [`ShmemState::keep_in_memory`](crate::ShmemState::keep_in_memory).
+    pub fn keep_in_memory(&self, stays: bool) {
+        if let Some(shmem) = self.core().shmem() {
+            shmem.keep_in_memory(stays);
+        }
+    }
+
+    /// How many VMAs map it, at a moment.
+    pub fn mapped(&self) -> usize {
+        self.core().mappings().count()
+    }
+
+    /// How many VMAs have left it since it was made.
+    pub fn departures(&self) -> usize {
+        self.core().mappings().departures()
+    }
+}
+
+impl<P: Platform, V: Mapping> Drop for KnownFile<'_, P, V> {
+    fn drop(&mut self) {
+        // SAFETY: this knows it, and does not after this.
+        unsafe { self.cache.files.forget(self.cache.frames(), self.core) };
+    }
+}
+
+impl<P: Platform, V: Mapping> fmt::Debug for KnownFile<'_, P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.core(), f)
+    }
+}
+
+impl<P: Platform, V: Mapping> Deref for HeldFile<'_, P, V> {
+    type Target = FileCore<P, V>;
+
+    fn deref(&self) -> &FileCore<P, V> {
+        // SAFETY: the file lives as long as it has openings, and one is this.
+        unsafe { self.core.as_ref() }
+    }
+}
+
+impl<P: Platform, V: Mapping> Drop for HeldFile<'_, P, V> {
+    fn drop(&mut self) {
+        // SAFETY: one of the openings that the file counts is this.
+        unsafe { self.cache.close_one(self.core) };
+    }
+}
+
+impl<P: Platform, V: Mapping> fmt::Debug for HeldFile<'_, P, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
     }
 }
 

@@ -4,6 +4,7 @@
 //! Where it begins or ends within a page, or in a folio that cannot be cut, zeros are written there.
 
 use super::cut::{Cut, Cutter};
+use super::seal::check_write;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, Prepared};
 use crate::error::PageError;
@@ -61,12 +62,12 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
         let mut kept = Kept::default();
         loop {
             // Also before a page is brought in for a hole that is refused.
-            file.check_write(0)?;
+            check_write(file, 0)?;
             let (edges, pages) = find()?;
             let mut reserve = self.0.reserve(&nodes, 2)?;
             let spaces = kept.ask_for_space(file)?;
             let _alone = file.invalidate.write(cache.platform());
-            file.check_write(0)?;
+            check_write(file, 0)?;
             // A call that makes the file larger comes before, or after this.
             // Shared memory may have pages behind its end that were allocated there.
             let whole = match file.is_shmem() {

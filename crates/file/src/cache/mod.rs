@@ -1,7 +1,7 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `obtain`, `writeback`, `cut`, `hole`,
-//! `truncate`, `seal`, `allocate`, `calls`, `close`, `handle`.
+//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `obtain`, `writeback`, `cut`, `seal`, `hole`,
+//! `truncate`, `allocate`, `calls`, `close`, `handle`.
 
 mod ahead;
 mod allocate;
@@ -19,10 +19,12 @@ mod truncate;
 mod unfilled;
 mod writeback;
 
+pub use allocate::Allocation;
 pub use calls::Transfer;
-pub use handle::FileHandle;
+pub use handle::{FileHandle, HeldFile, KnownFile};
 pub use obtain::PagedIn;
-pub use swapped::{HeldFile, ShmemPages};
+pub use seal::Sealing;
+pub use swapped::ShmemPages;
 pub use writeback::Wait;
 
 use crate::cached_file::CachedFile;

@@ -4,7 +4,7 @@ use super::PageCache;
 use super::ahead::ReadAround;
 use super::new_folio::{Fill, NewFolio};
 use super::unfilled::Unfilled;
-use crate::cached_file::CachedFile;
+use crate::cached_file::{CachedFile, UnusedPages};
 use crate::error::PageError;
 use crate::file_core::Mapping;
 use crate::index::{IndexRange, PageIndex};
@@ -87,7 +87,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             if file.ends_before(index) {
                 return Err(PageError::PastEnd);
             }
-            file.note_use(self.frames(), index);
+            UnusedPages::of(file).note_use(self.frames(), index);
             return Ok(PagedIn { folio, was_read: false });
         }
         self.shmem().check(file, index)?;
@@ -98,7 +98,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Ok(PagedIn { folio, was_read: true });
         }
         self.obtain(file, Wanted { index, order, fill: Fill::Read }, program, |folio, came| {
-            file.note_use(self.frames(), index);
+            UnusedPages::of(file).note_use(self.frames(), index);
             Ok(PagedIn { folio, was_read: came == Came::Read })
         })
     }

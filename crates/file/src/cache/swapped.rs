@@ -12,16 +12,14 @@
 use super::PageCache;
 use super::find::FolioReference;
 use crate::backing::FileError;
-use crate::cached_file::CachedFile;
+use crate::cached_file::{CachedFile, UnusedPages};
 use crate::entry::{Entry, Payload};
 use crate::error::{PageError, SwappedPage};
-use crate::file_core::{FileCore, Mapping};
+use crate::file_core::Mapping;
 use crate::index::{IndexRange, PageIndex};
 use crate::store::Filter;
 use arrayvec::ArrayVec;
 use core::fmt;
-use core::ops::Deref;
-use core::ptr::NonNull;
 use quire_arch::{Pfn, Platform};
 use quire_frame::{FrameFlags, OwnerWord};
 use quire_swap::SlotId;
@@ -114,7 +112,7 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
                 return false;
             }
             // What is on a device is data, as in Linux.
-            file.unmark_unused(store, index);
+            UnusedPages::of(file).unmark(store, index);
             // First: who finds the slot finds that there are some.
             file.swapped.fetch_add(order.pages(), Ordering::Relaxed);
             if store.replace(index, Entry::Slot(payload)).is_err() {
@@ -212,52 +210,6 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
         if is_cached {
             self.0.swap.cache().drop_unnamed(slot, 1, |_| {});
         }
-    }
-
-    /// The first file, or the first behind `after`, that has pages on swap devices.
-    pub fn next_file(self, after: Option<&HeldFile<'m, P, V>>) -> Option<HeldFile<'m, P, V>> {
-        let core = self.0.files.hold_swapped(self.0.frames(), after.map(HeldFile::place))?;
-        Some(HeldFile::new(self.0, core))
-    }
-}
-
-/// A file that is held without an opening of its own, so that it does not end. Dropping it may end the file,
-/// and sleep.
-pub struct HeldFile<'m, P: Platform, V: Mapping> {
-    cache: PageCache<'m, P, V>,
-    core: NonNull<FileCore<P, V>>,
-}
-
-impl<'m, P: Platform, V: Mapping> HeldFile<'m, P, V> {
-    /// The file counts an opening that goes over to this.
-    const fn new(cache: PageCache<'m, P, V>, core: NonNull<FileCore<P, V>>) -> Self {
-        Self { cache, core }
-    }
-
-    const fn place(&self) -> NonNull<FileCore<P, V>> {
-        self.core
-    }
-}
-
-impl<P: Platform, V: Mapping> Deref for HeldFile<'_, P, V> {
-    type Target = FileCore<P, V>;
-
-    fn deref(&self) -> &FileCore<P, V> {
-        // SAFETY: the file lives as long as it has openings, and one is this.
-        unsafe { self.core.as_ref() }
-    }
-}
-
-impl<P: Platform, V: Mapping> Drop for HeldFile<'_, P, V> {
-    fn drop(&mut self) {
-        // SAFETY: one of the openings that the file counts is this.
-        unsafe { self.cache.close_one(self.core) };
-    }
-}
-
-impl<P: Platform, V: Mapping> fmt::Debug for HeldFile<'_, P, V> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&**self, f)
     }
 }
 

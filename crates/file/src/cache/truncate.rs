@@ -8,6 +8,7 @@
 use super::PageCache;
 use super::cut::Cutter;
 use super::hole::{Hole, edges_of};
+use super::seal::{check_size, check_write};
 use super::writeback::Wait;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, MAX_FILE_BYTES};
@@ -46,7 +47,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let cutter = Cutter { cache: self, file, users };
         let mut reserve = cutter.reserve(&nodes, 1);
         let _alone = file.invalidate.write(self.platform());
-        file.check_size(size)?;
+        check_size(file, size)?;
         let tail = (size & (PAGE_SIZE - 1) != 0).then(|| PageIndex::new(size >> PAGE_SHIFT)).flatten();
         if file.is_shmem() && size == file.size() {
             // What was allocated behind the end stays, as in Linux.
@@ -140,7 +141,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         users: &dyn FileUsers<P, V>,
         free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
     ) -> Result<(), PageError> {
-        file.check_write(0)?;
+        check_write(file, 0)?;
         // A program may have written past the end in the last page; there is nothing behind that.
         let last = match file.is_shmem() {
             true => MAX_FILE_BYTES,

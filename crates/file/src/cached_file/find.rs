@@ -1,6 +1,7 @@
 //! Looking pages up.
 
 use super::CachedFile;
+use super::unused::UnusedPages;
 use crate::entry::Entry;
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
@@ -45,6 +46,41 @@ pub(crate) enum Is<'m, P: Platform> {
     Gone,
 }
 
+/// Which pages of a file are cached.
+#[derive(Debug)]
+pub struct CachedPages<'f, P: Platform>(&'f CachedFile<P>);
+
+impl<'f, P: Platform> CachedPages<'f, P> {
+    /// Those of this file.
+    #[inline]
+    pub const fn of(file: &'f CachedFile<P>) -> Self {
+        Self(file)
+    }
+
+    /// The pages of a range of 32 at most that are not cached, as bits from the first one on. A snapshot.
+    pub(crate) fn missing(&self, frames: &Frames<P>, pages: IndexRange) -> u32 {
+        let bits = |part: IndexRange| {
+            let ones = ((1_u64 << part.pages()) - 1) as u32;
+            ones << (part.start() - pages.start())
+        };
+        self.0.with_store(frames, |store| {
+            let (mut missing, mut rest) = (bits(pages), pages);
+            while let Some(stored) = store.next(rest, Filter::All) {
+                if !stored.entry.is_shadow() {
+                    missing &= !bits(stored.range().intersect(pages));
+                }
+                rest = IndexRange::new(stored.range().end(), pages.end());
+            }
+            missing
+        })
+    }
+
+    /// Those of at most 32 pages that are cached, as bits from the first one on. A snapshot.
+    pub fn among(&self, frames: &Frames<P>, pages: IndexRange) -> u32 {
+        self.0.with_store(frames, |store| store.folio_bits(pages))
+    }
+}
+
 impl<P: Platform> CachedFile<P> {
     /// The folio of page `index`, locked, if that is possible at once. For a fault: it may map what it gets,
     /// as a thread that removes the page, or makes the file smaller, waits for the lock. `memcgs` are those
@@ -62,19 +98,13 @@ impl<P: Platform> CachedFile<P> {
                 // Only now: the size is stored before folios are removed.
                 Is::Wanted(_) if self.ends_before(index) => return Lookup::PastEnd,
                 Is::Wanted(folio) => {
-                    self.note_use(memcgs.frames(), index);
+                    UnusedPages::of(self).note_use(memcgs.frames(), index);
                     return Lookup::Folio(folio);
                 }
                 Is::Failed => return Lookup::Nothing,
                 Is::Gone => {}
             }
         }
-    }
-
-    /// The same for a look at what is around a page: one that was allocated ahead and is not used yet is not
-    /// found, and stays so.
-    pub fn find_used<'m>(&self, memcgs: &'m Memcgs<P>, index: PageIndex) -> Lookup<'m, P> {
-        if self.is_unused(memcgs.frames(), index) { Lookup::Nothing } else { self.find(memcgs, index) }
     }
 
     /// As [`find`](Self::find), for a caller with the lock of a table, under which no frame is freed: a folio that is lost by
@@ -98,7 +128,7 @@ impl<P: Platform> CachedFile<P> {
         let folio = LockedFolio::new(memcgs, head, guard);
         let is_there = self.has(folio.frame(), index) && !self.ends_before(index);
         // As in Linux, what is not used yet is not mapped around a page that is.
-        if is_there && !self.is_unused(memcgs.frames(), index) {
+        if is_there && !UnusedPages::of(self).has(memcgs.frames(), index) {
             return Some(folio);
         }
         release(folio.unlock_and_keep());
@@ -118,7 +148,7 @@ impl<P: Platform> CachedFile<P> {
         };
         let is_read = !memcgs.frames().known(head).word().flags().contains(FrameFlags::READING);
         memcgs.folios().release_folio(head);
-        is_read && !self.is_unused(memcgs.frames(), index)
+        is_read && !UnusedPages::of(self).has(memcgs.frames(), index)
     }
 
     /// The largest order, up to `order`, of a folio that may be made for page `index`: nothing is cached of
@@ -138,29 +168,6 @@ impl<P: Platform> CachedFile<P> {
             order = smaller;
         }
         order
-    }
-
-    /// The pages of a range of 32 at most that are not cached, as bits from the first one on. A snapshot.
-    pub(crate) fn missing(&self, frames: &Frames<P>, pages: IndexRange) -> u32 {
-        let bits = |part: IndexRange| {
-            let ones = ((1_u64 << part.pages()) - 1) as u32;
-            ones << (part.start() - pages.start())
-        };
-        self.with_store(frames, |store| {
-            let (mut missing, mut rest) = (bits(pages), pages);
-            while let Some(stored) = store.next(rest, Filter::All) {
-                if !stored.entry.is_shadow() {
-                    missing &= !bits(stored.range().intersect(pages));
-                }
-                rest = IndexRange::new(stored.range().end(), pages.end());
-            }
-            missing
-        })
-    }
-
-    /// Those of at most 32 pages that are cached, as bits from the first one on. A snapshot.
-    pub fn cached_among(&self, frames: &Frames<P>, pages: IndexRange) -> u32 {
-        self.with_store(frames, |store| store.folio_bits(pages))
     }
 
     /// Whether nothing is kept of page `index`, in the cache or on a swap device, at a moment.

@@ -51,9 +51,9 @@ impl<P: Platform> CachedFile<P> {
     ///
     /// Its owner's.
     pub(crate) fn take_pages(&self, pages: u64) -> Result<(), FileError> {
-        if let Some((owner, promise)) = self.shmem() {
-            owner.take_pages(pages)?;
-            if promise == ShmemPromise::Each {
+        if let Some(shmem) = self.shmem() {
+            shmem.owner().take_pages(pages)?;
+            if shmem.promise() == ShmemPromise::Each {
                 self.memory().promised.fetch_add(pages, Ordering::Relaxed);
             }
         }
@@ -62,11 +62,11 @@ impl<P: Platform> CachedFile<P> {
 
     /// Gives back pages that were taken, and are gone or did not come.
     pub(crate) fn give_back_pages(&self, pages: u64) {
-        if let Some((owner, promise)) = self.shmem() {
-            if promise == ShmemPromise::Each {
+        if let Some(shmem) = self.shmem() {
+            if shmem.promise() == ShmemPromise::Each {
                 self.memory().promised.fetch_sub(pages, Ordering::Relaxed);
             }
-            owner.give_back_pages(pages);
+            shmem.owner().give_back_pages(pages);
         }
     }
 

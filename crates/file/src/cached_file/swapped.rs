@@ -3,6 +3,7 @@
 //! Nothing here waits: a fault may do it pinned.
 
 use super::CachedFile;
+use super::unused::UnusedPages;
 use crate::entry::{Entry, Payload};
 use crate::error::SwappedPage;
 use crate::index::PageIndex;
@@ -13,17 +14,27 @@ use quire_memcg::{MemcgId, Memcgs};
 use quire_swap::{Shadow, Swap};
 use quire_sync::atomic::raw::Ordering;
 
-impl<P: Platform> CachedFile<P> {
+/// What of a file of shared memory is on swap devices.
+#[derive(Debug)]
+pub struct SwappedPages<'f, P: Platform>(&'f CachedFile<P>);
+
+impl<'f, P: Platform> SwappedPages<'f, P> {
+    /// Those of this file.
+    #[inline]
+    pub const fn of(file: &'f CachedFile<P>) -> Self {
+        Self(file)
+    }
+
     /// Where page `index` is, if it is on a swap device, at a moment.
-    pub fn swapped_page(&self, frames: &Frames<P>, index: PageIndex) -> Option<SwappedPage> {
-        if self.swapped.load(Ordering::Relaxed) == 0 {
+    pub fn find(&self, frames: &Frames<P>, index: PageIndex) -> Option<SwappedPage> {
+        if self.0.swapped.load(Ordering::Relaxed) == 0 {
             return None;
         }
         let pin = frames.platform().pin();
         let section = frames.epoch().enter(&pin);
         // SAFETY: nodes are retired through the epoch of this machine's frames, and the file lives while the
         // caller has it.
-        let found = unsafe { self.store.find(index, &section) }?;
+        let found = unsafe { self.0.store.find(index, &section) }?;
         found.stored().entry.swap_slot().map(|slot| SwappedPage { index, slot })
     }
 
@@ -82,7 +93,7 @@ impl<P: Platform> CachedFile<P> {
         if word.order() != Order::ZERO || !word.kind().is_swap_backed() || frame.as_folio().maps() != 0 {
             return false;
         }
-        let is_replaced = self.with_store(frames, |store| {
+        let is_replaced = self.0.with_store(frames, |store| {
             let has_slot = store.get(index).is_some_and(|stored| {
                 stored.order == Order::ZERO && stored.entry == Entry::Slot(Payload::low_bits(slot.raw()))
             });
@@ -95,12 +106,12 @@ impl<P: Platform> CachedFile<P> {
             }
             frame.make_shmem();
             frame.as_folio().set_index(index.get());
-            frame.as_folio().set_owner(self.owner_word());
+            frame.as_folio().set_owner(self.0.owner_word());
             frame.set_flags(FrameFlags::SHARED_BY_NAME | FrameFlags::DIRTY);
             let replaced = store.replace(index, Entry::Folio(head));
             debug_assert!(replaced.is_ok(), "{head:?} has no room in a word");
-            self.swapped.fetch_sub(1, Ordering::Relaxed);
-            self.unmark_unused(store, index);
+            self.0.swapped.fetch_sub(1, Ordering::Relaxed);
+            UnusedPages::of(self.0).unmark(store, index);
             names_gone();
             true
         });
@@ -109,7 +120,7 @@ impl<P: Platform> CachedFile<P> {
             if !memcg.is_root() {
                 memcgs.folios().own_file_page(&frames.platform().pin(), frame, memcg);
             }
-            self.count_came(memcgs, head, Order::ZERO);
+            self.0.count_came(memcgs, head, Order::ZERO);
         }
         is_replaced
     }

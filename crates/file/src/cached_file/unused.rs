@@ -9,7 +9,8 @@ use crate::index::{IndexRange, PageIndex};
 use crate::slabs::NodesOn;
 use crate::store::{Filter, LockedStore, Tag};
 use arrayvec::ArrayVec;
-use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
+use core::fmt;
+use quire_arch::{PAGE_SHIFT, Platform};
 use quire_frame::Frames;
 use quire_sync::atomic::raw::Ordering;
 
@@ -21,12 +22,21 @@ const AT_ONCE: usize = 16;
 
 type Locked<'s, 'n, P> = LockedStore<'s, P, NodesOn<'n, P>>;
 
-impl<P: Platform> CachedFile<P> {
+/// The pages of a file that are not used yet, beside those that are data.
+pub struct UnusedPages<'f, P: Platform>(&'f CachedFile<P>);
+
+impl<'f, P: Platform> UnusedPages<'f, P> {
+    /// Those of this file.
+    #[inline]
+    pub const fn of(file: &'f CachedFile<P>) -> Self {
+        Self(file)
+    }
+
     /// Marks the entry at `index`, of one page, as not used yet.
-    pub(crate) fn mark_unused(&self, frames: &Frames<P>, index: PageIndex) {
-        self.with_store(frames, |store| {
+    pub(crate) fn mark(&self, frames: &Frames<P>, index: PageIndex) {
+        self.0.with_store(frames, |store| {
             if !store.has_tag(index, UNUSED) && store.set_tag(index, UNUSED) {
-                self.unused.fetch_add(1, Ordering::Relaxed);
+                self.0.unused.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
@@ -34,40 +44,40 @@ impl<P: Platform> CachedFile<P> {
     /// Page `index` is used from now on. The caller has locked its folio, or removes it.
     #[inline]
     pub(crate) fn note_use(&self, frames: &Frames<P>, index: PageIndex) {
-        if self.unused.load(Ordering::Relaxed) != 0 {
-            self.with_store(frames, |store| self.unmark_unused(store, index));
+        if self.0.unused.load(Ordering::Relaxed) != 0 {
+            self.0.with_store(frames, |store| self.unmark(store, index));
         }
     }
 
     /// The same for who has the store locked.
-    pub(crate) fn unmark_unused(&self, store: &mut Locked<'_, '_, P>, index: PageIndex) {
-        if self.unused.load(Ordering::Relaxed) == 0 || !store.has_tag(index, UNUSED) {
+    pub(crate) fn unmark(&self, store: &mut Locked<'_, '_, P>, index: PageIndex) {
+        if self.0.unused.load(Ordering::Relaxed) == 0 || !store.has_tag(index, UNUSED) {
             return;
         }
         if let Some(stored) = store.get(index)
             && store.clear_tag(index, UNUSED)
         {
-            self.unused.fetch_sub(stored.order.pages(), Ordering::Relaxed);
+            self.0.unused.fetch_sub(stored.order.pages(), Ordering::Relaxed);
         }
     }
 
     /// Whether page `index` is not used yet, at a moment.
-    pub(crate) fn is_unused(&self, frames: &Frames<P>, index: PageIndex) -> bool {
-        self.unused.load(Ordering::Relaxed) != 0
-            && self.with_store(frames, |store| store.has_tag(index, UNUSED))
+    pub fn has(&self, frames: &Frames<P>, index: PageIndex) -> bool {
+        self.0.unused.load(Ordering::Relaxed) != 0
+            && self.0.with_store(frames, |store| store.has_tag(index, UNUSED))
     }
 
     /// The first byte from `from` on that is data (`SEEK_DATA`), at a moment: one in a page of shared memory
     /// that was used, in RAM or on a swap device. Any other file is all data. `None` if there is none.
     pub fn seek_data(&self, frames: &Frames<P>, from: u64) -> Option<u64> {
-        let size = self.size();
+        let size = self.0.size();
         if from >= size {
             return None;
         }
-        if !self.is_shmem() {
+        if !self.0.is_shmem() {
             return Some(from);
         }
-        let pages = Self::pages_of(from..size);
+        let pages = CachedFile::<P>::pages_of(from..size);
         let data = self.next_data(frames, pages)?;
         let at = (data.start() << PAGE_SHIFT).max(from);
         (at < size).then_some(at)
@@ -76,14 +86,14 @@ impl<P: Platform> CachedFile<P> {
     /// The first byte from `from` on that is in a hole (`SEEK_HOLE`), at a moment: the end, of a file without
     /// one. `None` if the file ends before `from`.
     pub fn seek_hole(&self, frames: &Frames<P>, from: u64) -> Option<u64> {
-        let size = self.size();
+        let size = self.0.size();
         if from >= size {
             return None;
         }
-        if !self.is_shmem() {
+        if !self.0.is_shmem() {
             return Some(size);
         }
-        let mut rest = Self::pages_of(from..size);
+        let mut rest = CachedFile::<P>::pages_of(from..size);
         while let Some(data) = self.next_data(frames, rest) {
             if data.start() > rest.start() {
                 break;
@@ -98,7 +108,7 @@ impl<P: Platform> CachedFile<P> {
         let mut rest = pages;
         let mut data: Option<IndexRange> = None;
         while !rest.is_empty() {
-            let found: ArrayVec<Stored, AT_ONCE> = self.with_store(frames, |store| {
+            let found: ArrayVec<Stored, AT_ONCE> = self.0.with_store(frames, |store| {
                 let mut found = store.batch::<AT_ONCE>(rest, Filter::All);
                 rest = found
                     .last()
@@ -119,9 +129,10 @@ impl<P: Platform> CachedFile<P> {
         }
         data
     }
+}
 
-    /// Whether bytes up to `end` are more than a file can have.
-    pub(crate) fn is_too_large(end: u64) -> bool {
-        end.div_ceil(PAGE_SIZE) > IndexRange::ALL.end()
+impl<P: Platform> fmt::Debug for UnusedPages<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("UnusedPages").field(&self.0).finish()
     }
 }

@@ -24,6 +24,7 @@ impl<'f, P: Platform> KernelFrames<'f, P> {
 
     /// The frames of a machine.
     #[inline]
+    #[doc(hidden)]
     pub const fn new(frames: &'f Frames<P>) -> Self {
         Self { frames }
     }

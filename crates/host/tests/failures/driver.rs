@@ -33,7 +33,8 @@ const OTHERWISE: [&str; 9] = [
 ];
 
 /// Sites that allocate frames; all others are objects of slab caches, except [`DEVICE`].
-pub(crate) const FRAMES: [&str; 13] = [
+pub(crate) const FRAMES: [&str; 14] = [
+    "kernel",
     "file",
     "file_ahead",
     "table",

@@ -33,6 +33,7 @@ const NEVER: &[(&str, &str, &str)] = &[
         "insert",
         "a section reserves its nodes before it inserts, so the stock is there",
     ),
+    ("crates/space/src/calls/detach.rs", "detach_once", "it unmaps whole mappings, of which none is split"),
     ("crates/memcg/src/lists/node.rs", "remove", SAME_NAME),
     ("crates/memcg/src/lists/node.rs", "insert", SAME_NAME),
     ("crates/memcg/src/folios/split.rs", "relabel", SAME_NAME),

@@ -11,4 +11,5 @@ mod disk;
 mod allocated;
 mod mapped;
 mod seals;
+mod segments;
 mod swapped;

@@ -5,10 +5,12 @@
 //! memory through [`UserMemory`].
 
 mod decode;
+mod memfd;
 mod number;
 mod process;
 mod user;
 
+pub use memfd::Memfd;
 pub use number::CallNumber;
 pub use user::{FaultIn, UserMemory};
 

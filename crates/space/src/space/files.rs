@@ -1,11 +1,12 @@
 //! Files that a program reads and writes by calls.
 
 use super::Space;
+use crate::calls::detach::shmdt;
 use crate::calls::install::install;
 use crate::error::Error;
 use crate::file::File;
 use crate::mapping::Mapping;
-use quire_arch::{Platform, part_of};
+use quire_arch::{Platform, VirtAddr, part_of};
 use quire_file::{PageError, Transfer, UserCopy};
 
 part_of! {
@@ -40,6 +41,18 @@ impl<P: Platform> SpaceFiles<'_, P> {
         // SAFETY: the handle holds the opening meanwhile.
         let opening = unsafe { file.opening().as_ref() };
         install(self.space.caller(), mapping, Some(opening))
+    }
+
+    /// Unmaps what is left of the attachment of a segment of SysV shared memory at `addr`.
+    ///
+    /// # Errors
+    ///
+    /// As Linux's `shmdt`.
+    #[doc(hidden)]
+    pub fn detach(self, addr: VirtAddr) -> Result<(), Error> {
+        let result = shmdt(self.space.caller(), addr);
+        self.space.spaces.close_unused_files();
+        result
     }
 
     fn check(self, file: &File<'_, P>) -> Option<Transfer> {

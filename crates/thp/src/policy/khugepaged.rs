@@ -85,6 +85,7 @@ impl KhugepagedConfig {
     ///
     /// [`OutOfRange`].
     #[inline]
+    #[doc(hidden)]
     pub fn with(mut self, setting: KhugepagedSetting, value: u32) -> Result<Self, OutOfRange> {
         if !setting.range().contains(&value) {
             return Err(OutOfRange { setting, value });

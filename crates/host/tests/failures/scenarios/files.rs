@@ -3,6 +3,7 @@
 use crate::common::*;
 use crate::scenario::{Scenario, Undone};
 use crate::scene::{BASE, Scene, access, empty};
+use quire_mm::shm::{ShmCaller, ShmQuery};
 
 /// Pages of the file, and what is mapped of it at [`BASE`].
 const PAGES: u64 = 1 << 12;
@@ -31,6 +32,25 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         allocated
     })
     .undone(Undone::AsChecked),
+    Scenario::new("a_segment_is_made_and_attached_or_nothing_is", empty, |scene| {
+        let caller = ShmCaller {
+            uid: 1,
+            gid: 1,
+            is_in_group: &|_| false,
+            pid: 1,
+            now: 1,
+            passes_modes: false,
+            is_admin: false,
+            may_lock: false,
+            lock_limit: 0,
+        };
+        let shm = scene.machine.memory().create_shm()?;
+        let id = shm.get(1, 4 * PAGE, 0o1600, &caller)?;
+        let attached = shm.attach(&scene.space, id, VirtAddr(BASE), 0, &caller);
+        let status = shm.status(ShmQuery::Id(id), &caller)?;
+        assert_eq!(status.attachments, u64::from(attached.is_ok()));
+        attached.map(drop)
+    }),
     Scenario::new("opening_a_file_again_fails_whole", private, |scene| {
         let again = scene.files.borrow()[0].open().map_err(call_error)?;
         scene.files.borrow_mut().push(again);

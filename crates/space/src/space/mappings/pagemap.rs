@@ -31,6 +31,7 @@ impl<P: Platform> SpaceMappings<'_, P> {
     /// Calls `visit` with the pages in `range` that are in memory, swapped out or guards, lowest first: the
     /// pages of one table entry at a time, so several pages at once are those of a PMD entry. `visit` is
     /// called with the lock of a table held: it takes no lock, and does not access a program's memory.
+    #[doc(hidden)]
     pub fn pagemap(self, range: VirtRange, mut visit: impl FnMut(VirtRange, PageState)) {
         let core = self.space.core();
         let frames = self.space.spaces.frames();
