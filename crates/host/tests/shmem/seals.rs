@@ -46,7 +46,8 @@ fn each_seal_refuses_what_it_does_in_linux() {
     ];
     let machine = machine(16, 1);
     let write = |file: &HostFile<'_>, at, bytes| written(file, at, bytes).1.map_or(OK, Err);
-    let calls: [&dyn Fn(&HostFile<'_>) -> Result<(), PageError>; 9] = [
+    type Call<'c> = &'c dyn Fn(&HostFile<'_>) -> Result<(), PageError>;
+    let calls: [Call<'_>; 9] = [
         &|file| file.set_size(PAGE),
         &|file| file.set_size(3 * PAGE),
         &|file| file.set_size(2 * PAGE),
