@@ -13,7 +13,7 @@ pub enum ShmQuery {
     Id(i32),
     /// That in this place, if the caller may read it (`SHM_STAT`).
     Place(u32),
-    /// That in this place, for anybody (`SHM_STAT_ANY`).
+    /// That in this place, for any caller (`SHM_STAT_ANY`).
     PlaceOfAny(u32),
 }
 

@@ -69,7 +69,7 @@ fn bytes_in_the_page_cache_are_truncated_and_punched_under_the_inode_lock() {
         assert_eq!(file.set_size(u64::MAX), Err(Error::Invalid));
         assert_eq!(file.seek(0, Seek::Data), Err(Error::PastEnd), "all of it is a hole");
         file.allocate(Allocate::Extend, 0, 10).unwrap();
-        assert_eq!(file.seek(1, Seek::Hole), Ok(1), "what nobody has used looks like a hole");
+        assert_eq!(file.seek(1, Seek::Hole), Ok(1), "what no program has used looks like a hole");
         assert_eq!(file.stat().blocks, 8);
         assert_eq!(file.allocate(Allocate::Extend, 0, 5 * PAGE_SIZE), Err(Error::NoSpace));
         assert_eq!(file.stat().blocks, 8, "what this call allocated is given back");
