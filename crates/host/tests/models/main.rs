@@ -28,6 +28,7 @@ mod moves;
 mod oom;
 mod pageout;
 mod rmap;
+mod seals;
 mod shared_zeros;
 mod shmem;
 mod shootdowns;
