@@ -21,9 +21,9 @@ pub enum PageError {
     /// A seal of the shared memory refuses the change (`EPERM`).
     #[error("a seal refuses the change")]
     Sealed,
-    /// The file is not shared memory, which alone can do this (`EOPNOTSUPP`).
-    #[error("the file is not shared memory")]
-    NotShmem,
+    /// A file of this sort has no such call (`EOPNOTSUPP`): one that is not shared memory, or one that is.
+    #[error("a file of this sort has no such call")]
+    NotSupported,
     /// The file is one of another machine (`EBADF`).
     #[error("the file is another machine's")]
     OtherMachine,

@@ -212,7 +212,7 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::NotShmem`], [`PageError::TooLarge`], [`PageError::Sealed`]; or there is no memory, or no
+    /// [`PageError::NotSupported`], [`PageError::TooLarge`], [`PageError::Sealed`]; or there is no memory, or no
     /// room: then what was allocated and is not used is given back.
     pub fn allocate(&self, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
         let file = self.handle.file();
@@ -272,7 +272,8 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`]; a page could not be written, or `change` failed: the size is the one before.
+    /// [`PageError::TooLarge`]; [`PageError::NotSupported`] for shared memory; a page could not be written, or
+    /// `change` failed: the size is the one before.
     pub fn replace_from(
         &self,
         from: u64,

@@ -112,7 +112,8 @@ impl From<PageError> for Error {
             PageError::PastEnd => Self::PastEnd,
             PageError::TooLarge => Self::FileTooLarge,
             PageError::File(error) => error.into(),
-            PageError::OtherMachine | PageError::NotShmem => Self::Invalid,
+            PageError::OtherMachine => Self::Invalid,
+            PageError::NotSupported => Self::NotSupported,
             PageError::Sealed => Self::NotPermitted,
             // No call returns that a page is swapped out.
             PageError::Swapped(_) => Self::Io,

@@ -247,7 +247,7 @@ fn errno_of(error: PageError) -> Errno {
     match error {
         PageError::TooLarge => Errno::EFBIG,
         PageError::Sealed => Errno::EPERM,
-        PageError::NotShmem => Errno::EOPNOTSUPP,
+        PageError::NotSupported => Errno::EOPNOTSUPP,
         PageError::OtherMachine => Errno::EBADF,
         PageError::BadAddress | PageError::PastEnd => Errno::EFAULT,
         PageError::NoMemory(_) | PageError::OverLimit(_) => Errno::ENOMEM,

@@ -27,14 +27,14 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`], [`PageError::Sealed`]; [`PageError::NotShmem`] for any other file.
+    /// [`PageError::TooLarge`], [`PageError::Sealed`]; [`PageError::NotSupported`] for any other file.
     pub fn new(
         cache: PageCache<'m, P, V>,
         file: &'c FileCore<P, V>,
         bytes: &Range<u64>,
     ) -> Result<Self, PageError> {
         if !file.is_shmem() {
-            return Err(PageError::NotShmem);
+            return Err(PageError::NotSupported);
         }
         if bytes.end > MAX_FILE_BYTES {
             return Err(PageError::TooLarge);

@@ -211,8 +211,8 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`]; a page could not be written, or `change` failed: the file has what is stored,
-    /// and the size that it had.
+    /// [`PageError::TooLarge`]; [`PageError::NotSupported`] for shared memory; a page could not be written, or
+    /// `change` failed: the file has what is stored, and the size that it had.
     pub fn replace_from(
         self,
         file: &FileCore<P, V>,
@@ -222,6 +222,10 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     ) -> Result<(), PageError> {
         if size > MAX_FILE_BYTES {
             return Err(PageError::TooLarge);
+        }
+        if file.is_shmem() {
+            // Nothing is stored of it.
+            return Err(PageError::NotSupported);
         }
         let _alone = file.invalidate.write(self.platform());
         // With the pages of the old and of the new end: what is past an end is not stored.

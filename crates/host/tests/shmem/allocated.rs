@@ -78,7 +78,7 @@ fn what_is_allocated_behind_the_end_stays_there_until_the_size_changes() {
     }
     let (backing, _) = MemoryFile::new(Vec::new());
     let plain = machine.memory().create_file(backing, PAGE).unwrap();
-    assert_eq!(plain.allocate(0..PAGE, false), Err(PageError::NotShmem));
+    assert_eq!(plain.allocate(0..PAGE, false), Err(PageError::NotSupported));
     assert_eq!((plain.seek_data(5), plain.seek_hole(5), plain.seek_data(PAGE)), (Some(5), Some(PAGE), None));
 }
 

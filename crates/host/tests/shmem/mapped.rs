@@ -38,6 +38,10 @@ fn a_child_shares_all_pages_those_that_come_later_too() {
     for one in [&space, &child] {
         assert_eq!((0..4).map(|at| read(&cpu, one, page(area, at))).collect::<Vec<_>>(), [4, 2, 3, 0]);
     }
+    let (mut meminfo, mut vmstat) = (String::new(), String::new());
+    proc::meminfo(machine.memory(), &mut meminfo).unwrap();
+    proc::vmstat(machine.memory(), &mut vmstat).unwrap();
+    assert!(meminfo.contains("Shmem:                16 kB") && vmstat.contains("nr_shmem 4\n"), "{meminfo}");
     let totals = machine.memory().file_totals();
     assert_eq!((totals.shmem, totals.cached, totals.dirty), (4, 4, 0), "a hole that is read has a page");
     assert_eq!(resident(&space), [0, 0, 4]);
@@ -45,6 +49,17 @@ fn a_child_shares_all_pages_those_that_come_later_too() {
     assert_eq!(machine.memory().file_totals().shmem, 4, "the child has them");
     drop(child);
     assert_eq!(machine.memory().file_totals().shmem, 0);
+}
+
+#[test]
+fn bytes_of_shared_memory_are_not_moved_within_it() {
+    let machine = machine(16, 1);
+    let file = machine.memory().create_shmem((), 4 * PAGE).unwrap();
+    write_file(&file, PAGE, &[1; 8]);
+    let replaced = file.replace_from(0, 2 * PAGE, || panic!("nothing is stored"));
+    assert_eq!(replaced, Err(PageError::NotSupported));
+    assert_eq!(file.invalidate(0..4 * PAGE).unwrap_err().pages, 1);
+    assert_eq!(read_file(&file, PAGE, 8), [1; 8]);
 }
 
 #[test]

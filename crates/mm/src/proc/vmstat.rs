@@ -39,8 +39,8 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     // As in Linux, those of the swap cache are among them.
     let cached = files.cached + swap_cached;
     writeln!(out, "nr_anon_pages {anonymous}\nnr_mapped {mapped}\nnr_file_pages {cached}")?;
-    writeln!(out, "nr_dirty {}\nnr_writeback {}", files.dirty, files.writeback)?;
-    writeln!(out, "nr_file_hugepages {}", memory.file_totals().huge / Order::PMD.pages())?;
+    writeln!(out, "nr_dirty {}\nnr_writeback {}\nnr_shmem {}", files.dirty, files.writeback, files.shmem)?;
+    writeln!(out, "nr_file_hugepages {}", files.huge / Order::PMD.pages())?;
     writeln!(out, "nr_file_pmdmapped {}", frames.events().file_pmd_mapped())?;
     writeln!(out, "nr_anon_transparent_hugepages {}", frames.events().pmd_mapped())?;
     writeln!(out, "nr_swapcached {swap_cached}")?;
