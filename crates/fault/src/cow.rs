@@ -141,7 +141,8 @@ fn leave_cache_to<P: Platform>(tables: &Tables<'_, P>, folio: &HeadGuard<'_, P>,
 /// is to be repeated.
 pub(crate) fn is_pinned_and_cached<P: Platform>(tables: &Tables<'_, P>, pfn: Pfn) -> bool {
     let folio = tables.memory().frames().folio(pfn);
-    folio.may_be_pinned() && folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE)
+    let is_cached = folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE);
+    folio.may_be_pinned() && is_cached && !folio.is_in_file_cache()
 }
 
 /// Takes a reference to the page `pfn`, which an entry of a locked table maps. `None` if the refcount would

@@ -354,8 +354,13 @@ impl<'m, P: Platform> Transfers<'m, P> {
         }
     }
 
-    /// Sleeps until the folio at `head`, to which the caller has a reference, is not being written.
+    /// Sleeps until the folio at `head`, to which the caller has a reference, is not being written by the
+    /// backing. One of shared memory never is: a swap device may be writing it, and whoever changes its bytes
+    /// then marks it as dirty.
     pub(crate) fn wait_written(self, head: Pfn) {
+        if self.file.is_shmem() {
+            return;
+        }
         let backing = self.file.backing();
         let frame = self.frames.known(head);
         let busy = || frame.word().flags().contains(FrameFlags::WRITEBACK);

@@ -6,7 +6,7 @@ use crate::held::{Held, with_cluster};
 use crate::lists::ListId;
 use crate::slot::{DeviceId, MAX_DEVICES, SlotId};
 use quire_arch::{Pfn, Platform};
-use quire_frame::{FrameFlags, Kind};
+use quire_frame::FrameFlags;
 use quire_sync::atomic::Ordering;
 
 /// A broken invariant.
@@ -142,7 +142,7 @@ impl<P: Platform> SwapAudit<'_, P> {
         }
         for (head, frame) in self.devices.frames().map().iter() {
             let word = frame.word();
-            let flags = if word.kind() == Kind::Anonymous { word.flags() } else { FrameFlags::empty() };
+            let flags = if word.kind().is_swap_backed() { word.flags() } else { FrameFlags::empty() };
             let mut stale = flags & (FrameFlags::RECLAIM | FrameFlags::ASKED | FrameFlags::COMPLETING);
             if flags.contains(FrameFlags::WRITEBACK) {
                 stale -= FrameFlags::RECLAIM | FrameFlags::ASKED;

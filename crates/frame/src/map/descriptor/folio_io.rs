@@ -7,7 +7,6 @@
 //! request in hand, or after it has given it back, and by one thread at a time.
 
 use super::Frame;
-use crate::kind::Kind;
 use crate::map::{FrameFlags, FrameState};
 use quire_arch::Execution;
 
@@ -24,7 +23,7 @@ pub enum InHand {
 
 fn is_folio_of(word: FrameState, pages: u64, flags: FrameFlags) -> bool {
     let wanted = flags.union(FrameFlags::SWAP_CACHE);
-    word.kind() == Kind::Anonymous && word.flags().contains(wanted) && word.order().pages() == pages
+    word.kind().is_swap_backed() && word.flags().contains(wanted) && word.order().pages() == pages
 }
 
 /// A folio of the swap cache whose contents a device reads or writes.
