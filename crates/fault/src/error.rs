@@ -68,6 +68,16 @@ impl From<AllocError> for Refusal {
     }
 }
 
+impl From<SwapInError> for Refusal {
+    fn from(error: SwapInError) -> Self {
+        match error {
+            SwapInError::Short(_, Need::Memcg(over, _)) => over.into(),
+            SwapInError::Short(cause, Need::Frames(_)) => cause.into(),
+            SwapInError::Unreadable => FaultError::Bus.into(),
+        }
+    }
+}
+
 /// A page of a file that a fault needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FilePage {

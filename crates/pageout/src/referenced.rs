@@ -2,6 +2,7 @@
 
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
+use quire_frame::FolioGuard;
 use quire_pagetable::{Tables, WalkEntry, WalkStep, Walker};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 use quire_vma::{Mapped, Rmap};
@@ -29,11 +30,21 @@ pub enum LockFound {
 }
 
 /// Checks all mappings of the folio at `head` for references, and clears their accessed bits. `None` if they
-/// cannot be checked now. The caller has a reference; of shared memory it has the folio lock.
-pub fn referenced<P: Platform>(rmap: Rmap<'_, P>, head: Pfn) -> Option<Referenced> {
+/// cannot be checked now. The caller has a reference, and perhaps the folio `lock`. Without it, a folio of
+/// shared memory is locked here if that is possible at once: otherwise its file may end meanwhile.
+pub fn referenced<P: Platform>(
+    rmap: Rmap<'_, P>,
+    head: Pfn,
+    lock: Option<&FolioGuard<'_, P>>,
+) -> Option<Referenced> {
+    let frames = rmap.memory().frames();
+    let mut own_lock = None;
+    if lock.is_none() && frames.known(head).kind().is_of_file() {
+        own_lock = Some(frames.folios().try_lock_folio(head)?);
+    }
     let mut found = Referenced::default();
-    let order = rmap.memory().frames().folio(head).order();
-    let walked = rmap.try_walk_locked(head, |mapped| {
+    let order = frames.folio(head).order();
+    let visit = |mapped: &Mapped<'_, P>| {
         let Mapped { tables, vma, range, .. } = *mapped;
         // An mlocked mapping may now lie where another one was before its pages were moved away.
         if vma.is_locked() {
@@ -48,7 +59,10 @@ pub fn referenced<P: Platform>(rmap: Rmap<'_, P>, head: Pfn) -> Option<Reference
         }
         found.mappings += u32::from(test_and_clear_accessed(&tables, range, (head, order)));
         ControlFlow::Continue(())
-    });
+    };
+    // SAFETY: a folio of shared memory is locked, by the caller or here, until after the walk.
+    let walked = unsafe { rmap.try_walk_locked::<()>(head, visit) };
+    drop(own_lock);
     walked.map(|_| found)
 }
 

@@ -84,9 +84,10 @@ fn unmap_folio<P: Platform>(
     let frame = frames.known(head);
     let order = frames.folio(head).order();
     let job = Job { head, order, replacement, in_part: Cell::new(false) };
-    let walked = rmap.try_walk_locked(head, |mapped| {
-        Unmap { mapped, job: &job, batch: &mut *batch }.unmap_mapping(mapped.range)
-    });
+    let visit =
+        |mapped: &Mapped<'_, P>| Unmap { mapped, job: &job, batch: &mut *batch }.unmap_mapping(mapped.range);
+    // SAFETY: the caller has the folio lock and a reference.
+    let walked = unsafe { rmap.try_walk_locked(head, visit) };
     let unmapped = match walked {
         Some(ControlFlow::Break(why)) => why,
         _ if frame.as_folio().maps() == 0 => Unmapped::All,

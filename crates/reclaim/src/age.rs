@@ -168,7 +168,7 @@ impl<P: Platform> Lists<'_, P> {
             left = left.saturating_sub(scanned);
             for head in some.drain(..) {
                 // The accessed bits are cleared.
-                let _ = referenced(self.spaces.rmap(), head);
+                let _ = referenced(self.spaces.rmap(), head, None);
                 let frame = self.spaces.frames().known(head);
                 {
                     let pin = self.spaces.platform().pin();

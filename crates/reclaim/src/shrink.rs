@@ -166,7 +166,7 @@ fn unmap<'s, P: Platform>(
     }
     let flags = frame.word().flags();
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
-        check_referenced(spaces, head)?;
+        check_referenced(spaces, head, &guard)?;
     }
     let unmapped = frame.as_folio().maps() == 0;
     if unmapped && flags.contains(FrameFlags::SWAP_CACHE) && spaces.swap().cache().remove_unnamed(head) {
@@ -233,7 +233,7 @@ fn unmap_shmem<'s, P: Platform>(
         return Err(Fate::Activate.into());
     }
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
-        check_referenced(spaces, head)?;
+        check_referenced(spaces, head, &folio.guard)?;
     }
     // It has one page: nothing is split.
     give_slots(spaces, head, may_wait, (&mut 0, &mut HeldParts::new()))?;
@@ -292,8 +292,12 @@ fn free_when_written(frame: &Frame) -> bool {
 }
 
 /// Refuses a folio that is mlocked, or was referenced since the last check.
-fn check_referenced<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> Result<(), Fate> {
-    let used = referenced(spaces.rmap(), head).ok_or(Fate::Keep)?;
+fn check_referenced<P: Platform>(
+    spaces: &Spaces<P>,
+    head: Pfn,
+    guard: &FolioGuard<'_, P>,
+) -> Result<(), Fate> {
+    let used = referenced(spaces.rmap(), head, Some(guard)).ok_or(Fate::Keep)?;
     match used.lock {
         LockFound::None => {}
         LockFound::Part => return Err(Fate::Activate),
@@ -448,11 +452,7 @@ fn shadow<P: Platform>(spaces: &Spaces<P>, head: Pfn, (memcg, node): (MemcgId, N
 
 /// Whether no program locks all of a folio any more, as far as its mappings can be looked at.
 fn is_locked_no_more<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> bool {
-    let frames = spaces.frames();
-    let is_of_file = frames.known(head).kind().is_of_file();
-    let guard = if is_of_file { frames.folios().try_lock_folio(head) } else { None };
-    let used = if is_of_file && guard.is_none() { None } else { referenced(spaces.rmap(), head) };
-    used.is_none_or(|used| used.lock != LockFound::Whole)
+    referenced(spaces.rmap(), head, None).is_none_or(|used| used.lock != LockFound::Whole)
 }
 
 /// Puts a folio back on the list that its outcome demands, and drops its reference.

@@ -10,7 +10,7 @@ use crate::space::Space;
 use crate::spaces::Spaces;
 use quire_arch::{Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_fault::SwapInError;
-use quire_file::HeldFile;
+use quire_file::{HeldFile, IndexRange};
 use quire_frame::AllocError;
 use quire_memcg::Membership;
 use quire_pagetable::Walker;
@@ -117,7 +117,7 @@ fn unuse_files<P: Platform>(
     let mut next = HeldFile::next_swapped(spaces.page_cache(), None);
     while let Some(file) = next {
         let mut from = 0;
-        while let Some(page) = cache.next(&file, from, |slot| slot.device() == id) {
+        while let Some(page) = cache.next(&file, (from, IndexRange::ALL.end()), |slot| slot.device() == id) {
             if !goes_on() {
                 return Err(SwapOffError::Interrupted);
             }
@@ -126,8 +126,8 @@ fn unuse_files<P: Platform>(
                 Ok(()) => {}
                 Err(SwapInError::Unreadable) => cache.lose(&file, page),
                 Err(SwapInError::Short(cause, need)) => {
-                    // No program is killed for it.
-                    if !spaces.direct_reclaim().free_some(cause, need) {
+                    // It is asked before each page whether to go on.
+                    if !spaces.direct_reclaim().make_room_or_fail(cause, need) {
                         return Err(SwapOffError::OutOfMemory(cause));
                     }
                     from = page.index.get();

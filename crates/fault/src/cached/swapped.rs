@@ -14,7 +14,7 @@ use quire_thp::OrderSet;
 pub(super) enum CameBack<'s, P: Platform> {
     /// It was swapped in by this fault, which has it locked.
     Lent(Lent<'s, P>),
-    /// It was zeros.
+    /// It was zeros, or is a copy.
     Own(LockedFolio<'s, P>),
 }
 
@@ -35,17 +35,21 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
     ///
     /// # Errors
     ///
-    /// It is to be swapped in first.
+    /// It is to be swapped in first, or memory is short.
     #[cold]
     pub(super) fn bring_back(&self, index: PageIndex) -> Result<Option<CameBack<'a, P>>, Refusal> {
         let Self { tables, fault, file, .. } = *self;
         let Some(page) = SwappedPages::of(file).find(tables.memory().frames(), index) else {
             return Ok(None);
         };
-        if let Some(came) = fault.swapped
-            && let Some(folio) = came.give_to(file, page)
-        {
-            return Ok(Some(CameBack::Lent(folio)));
+        if let Some(came) = fault.swapped {
+            if let Some(folio) = came.give_to(file, page) {
+                return Ok(Some(CameBack::Lent(folio)));
+            }
+            let swap_in = SwapIn::new(tables.memory(), &fault.space.tables.membership);
+            if let Some(folio) = came.give_copy_to(swap_in, file, page)? {
+                return Ok(Some(CameBack::Own(folio)));
+            }
         }
         match self.zeros(page) {
             Some(folio) => Ok(Some(CameBack::Own(folio))),

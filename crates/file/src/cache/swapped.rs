@@ -138,7 +138,7 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
     /// Invalidate is held exclusively.
     pub(super) fn free(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
         let mut rest = pages;
-        let mut is_empty = true;
+        let (mut is_empty, mut gone) = (true, 0);
         while !rest.is_empty() {
             let mut freed = ArrayVec::<_, AT_ONCE>::new();
             rest = file.with_store(self.0.frames(), |store| {
@@ -167,24 +167,28 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
                 if let Some(slot) = cached {
                     self.0.swap.cache().drop_unnamed(slot, pages as u32, |_| {});
                 }
-                file.give_back_pages(pages);
+                gone += pages;
             }
+        }
+        if gone > 0 {
+            // An owner may panic.
+            file.give_back_pages(gone);
         }
         is_empty
     }
 
-    /// The first page of the file from `from` on that is on a swap device for which `is_wanted`.
+    /// The first page of the file from `from` and before `end` that is on a swap device for which `is_wanted`.
     pub fn next(
         self,
         file: &CachedFile<P>,
-        from: u64,
+        (from, end): (u64, u64),
         mut is_wanted: impl FnMut(SlotId) -> bool,
     ) -> Option<SwappedPage> {
-        let mut rest = IndexRange::new(from, IndexRange::ALL.end());
+        let mut rest = IndexRange::new(from, end);
         while file.swapped.load(Ordering::Relaxed) > 0 && !rest.is_empty() {
             let found = file.with_store(self.0.frames(), |store| store.batch::<AT_ONCE>(rest, Filter::All));
             let last = found.last()?;
-            rest = IndexRange::new(last.range().end(), IndexRange::ALL.end());
+            rest = IndexRange::new(last.range().end(), end);
             let mut slots = found.iter().filter_map(|stored| {
                 stored.entry.swap_slot().map(|slot| SwappedPage { index: stored.start, slot })
             });

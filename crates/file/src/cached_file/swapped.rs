@@ -57,6 +57,19 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         is_adopted.then(|| unsafe { LockedFolio::lent(memcgs, head) })
     }
 
+    /// The same for a copy of the page: the folio at `head` is new, locked and charged. Its reference goes to the
+    /// result, or is dropped where there is none.
+    pub fn adopt_copy<'m>(
+        &self,
+        memcgs: &'m Memcgs<P>,
+        page: SwappedPage,
+        (head, guard): (Pfn, FolioGuard<'m, P>),
+        names_gone: impl FnOnce(),
+    ) -> Option<LockedFolio<'m, P>> {
+        let folio = LockedFolio::new(memcgs, head, guard);
+        self.replace_slot(memcgs, page, head, || true, names_gone).then_some(folio)
+    }
+
     /// The same for a page of zeros: the folio at `head` is new, locked, charged to `memcg` as the slot is,
     /// and filled with zeros. Its reference goes to the result, with the slot's shadow, or is dropped where
     /// there is none: the slot is not the file's, or not as it was.

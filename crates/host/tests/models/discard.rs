@@ -89,7 +89,7 @@ fn freed_lazily(machine: &Machine, space: &HostSpace<'_>, pages: u64) {
         space.madvise(ADDR, PAGE, Advice::Free).expect("mapped");
         assert_eq!(read(machine, 0, space, ADDR), 7, "still there");
         let pinned = space.pin_page_fast(ADDR, Access::Read).expect("it is there");
-        referenced(machine.memory().spaces().rmap(), pinned.pfn()).expect("no other thread runs");
+        referenced(machine.memory().spaces().rmap(), pinned.pfn(), None).expect("no other thread runs");
     });
 }
 

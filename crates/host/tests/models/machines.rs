@@ -74,7 +74,7 @@ pub(crate) fn written(machine: &Machine, space: &HostSpace<'_>, addr: VirtAddr, 
         map_at(space, addr.0 + PAGE - bytes, bytes, RW);
         write(machine, 0, space, addr, value);
         let pinned = space.pin_page_fast(addr, Access::Read).expect("it is there");
-        referenced(machine.memory().spaces().rmap(), pinned.pfn()).expect("no other thread runs");
+        referenced(machine.memory().spaces().rmap(), pinned.pfn(), None).expect("no other thread runs");
     });
 }
 

@@ -3,6 +3,9 @@
 use crate::common::*;
 use crate::disk::{Disk, lock};
 use crate::mapped::{in_memory, resident, shared};
+use quire_fault::{Ahead, SwapIn};
+use quire_frame::Kind;
+use quire_memcg::Membership;
 
 const SHARED: MapFlags = MapFlags::SHARED;
 const BUS: AccessError<FaultError> = AccessError::Fault(FaultError::Bus);
@@ -228,4 +231,52 @@ fn programs_that_share_more_than_there_is_room_for_see_what_each_wrote() {
     }
     assert!(swapped(&machine) > 0);
     drop(children);
+}
+
+/// A thread has seen entries of private memory that name 16 slots in a row. These were freed, and given to
+/// shared memory, before it reads them in one folio.
+#[test]
+fn a_large_folio_over_its_slots_does_not_hide_a_page() {
+    let machine = swapping(32, 1, 512);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = with_pages(&cpu, &space);
+    reclaim(&machine, 4, 64);
+    let membership = Membership::default();
+    let swap_in = SwapIn::new(machine.memory().spaces().memory(), &membership);
+    let device = DeviceId::new(0).unwrap();
+    for first in [0, 16] {
+        let begun = swap_in.begin_ahead(SlotId::new(device, first), orders(&[4]), Ahead::Wanted);
+        assert_eq!(begun, Ok(16));
+    }
+    for at in 0..16 {
+        assert_eq!(read(&cpu, &space, page(area, at)), at + 1);
+    }
+    assert_audit(&machine);
+    machine.memory().swapoff(device, || true).unwrap();
+    assert_eq!(words(&cpu, &space, area), numbers());
+    assert_eq!(machine.memory().file_totals().shmem, 64);
+}
+
+/// Reclaim takes shared memory that was used often back to the inactive list, and looks at its mappings
+/// without having its lock.
+#[test]
+fn active_folios_are_deactivated() {
+    let machine = swapping(32, 1, 512);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = with_pages(&cpu, &space);
+    let folios = machine.memory().memcgs().folios();
+    folios.take_in(None);
+    let mut heads = Vec::new();
+    machine.memory().frames().audit().for_each_frame(|head, frame| {
+        if frame.kind() == Kind::Shmem {
+            heads.push(head);
+        }
+    });
+    let pin = machine.memory().platform().pin();
+    assert!(heads.into_iter().all(|head| folios.activate(&pin, head)));
+    drop(pin);
+    let before = count(&machine, VmEvent::Pgdeactivate);
+    reclaim(&machine, 4, 64);
+    assert!(count(&machine, VmEvent::Pgdeactivate) > before);
+    assert_eq!(words(&cpu, &space, area), numbers());
 }

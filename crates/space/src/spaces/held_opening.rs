@@ -105,8 +105,7 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
         let swap_in = SwapIn::new(self.spaces.memory(), &core.tables.membership);
         let mut from = pages.start;
-        while let Some(page) = self.spaces.page_cache().shmem().next(file, from, |_| true)
-            && page.index.get() < pages.end
+        while let Some(page) = self.spaces.page_cache().shmem().next(file, (from, pages.end), |_| true)
             && !core.is_killed()
         {
             from = page.index.get() + 1;

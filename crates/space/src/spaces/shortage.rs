@@ -213,8 +213,11 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         page: SwappedPage,
     ) -> Result<(), SwapInError> {
         let wanted = Swapped { entry: page.slot.entry(false), orders: OrderSet::EMPTY };
-        if let Some(came) = SwapIn::new(self.spaces.memory(), program).swap_in(wanted)? {
-            let _ = came.give_to(file, page);
+        let swap_in = SwapIn::new(self.spaces.memory(), program);
+        if let Some(came) = swap_in.swap_in(wanted)?
+            && came.give_to(file, page).is_none()
+        {
+            came.give_copy_to(swap_in, file, page)?;
         }
         Ok(())
     }
@@ -255,10 +258,19 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         core: &SpaceCore,
         wanted: Swapped,
     ) -> Result<Option<SwappedIn<'s, P>>, FaultError> {
-        self.swap_in_with(core, wanted, |shortage| match shortage.need {
+        self.swap_in_with(core, wanted, |shortage| self.make_room_or_fail_with(shortage))
+    }
+
+    /// Frees memory for a page of shared memory that such a caller swaps in, as that does.
+    pub(crate) fn make_room_or_fail(self, cause: AllocError, need: Need) -> bool {
+        self.make_room_or_fail_with(&Shortage { cause, need, since: None, gives_up: &|| false })
+    }
+
+    fn make_room_or_fail_with(self, shortage: &Shortage<'_>) -> bool {
+        match shortage.need {
             Need::Frames(_) => self.free_some(shortage.cause, shortage.need),
             Need::Memcg(..) => self.make_room(shortage),
-        })
+        }
     }
 
     fn swap_in_with(

@@ -34,9 +34,13 @@ impl<'s, P: Platform> Rmap<'s, P> {
 }
 
 impl<P: Platform> Rmap<'_, P> {
-    /// Calls `visit` for each mapping that may map pages of the folio at `head`, of private or shared memory,
-    /// whose folio lock the caller has. `None` if its mappings cannot be looked at now.
-    pub fn try_walk_locked<B>(
+    /// Calls `visit` for each mapping that may map pages of the folio at `head`, of private or shared memory.
+    /// `None` if its mappings cannot be looked at now.
+    ///
+    /// # Safety
+    ///
+    /// The caller has a reference to the folio, and the folio lock if it is one of shared memory.
+    pub unsafe fn try_walk_locked<B>(
         self,
         head: Pfn,
         visit: impl FnMut(&Mapped<'_, P>) -> ControlFlow<B>,
@@ -45,7 +49,7 @@ impl<P: Platform> Rmap<'_, P> {
         if !frames.known(head).kind().is_of_file() {
             return self.try_hold(head, |mappings| mappings.walk(visit));
         }
-        // SAFETY: the caller has the folio lock.
+        // SAFETY: the caller's promise.
         let file = unsafe { CachedFile::<P>::of_folio(frames, head) }?;
         // SAFETY: files of a machine are of this type, and this one lives while the folio is in its cache.
         let mappings = unsafe { FileCore::<P, Vma>::of_cached(file) }.mappings();
