@@ -4,6 +4,7 @@ use crate::cached_file::{CachedFile, UNUSED};
 use crate::entry::{Entry, Stored};
 use crate::file_core::Mapping;
 use crate::files::Files;
+use crate::shmem::ShmemPromise;
 use crate::store::{StoreViolation, Tag};
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Pfn, Platform};
@@ -80,6 +81,14 @@ pub enum FileViolation {
         /// How many there are.
         found: u64,
     },
+    /// Other pages of shared memory are counted than there are.
+    #[error("{counted:?} pages of shared memory are counted as cached, promised; there are {found:?}")]
+    Shmem {
+        /// What is counted.
+        counted: [u64; 2],
+        /// What is there.
+        found: [u64; 2],
+    },
     /// PagesOf are other pages than there are: of a file, or of all.
     #[error("{of}: {counted:?} pages are counted as cached, dirty, being written; there are {found:?}")]
     Counts {
@@ -124,7 +133,7 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
 
     /// Reports everything that is wrong. The machine is quiet.
     pub fn validate(&self, report: &mut dyn FnMut(FileViolation)) {
-        let mut all = [0; 3];
+        let (mut all, mut shmem) = ([0; 3], [0; 2]);
         self.files.for_each(self.frames, |file| {
             let found = self.validate_file(file, report);
             let figures = file.figures(self.frames);
@@ -133,11 +142,23 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
                 report(FileViolation::Counts { of: PagesOf::File(file.number()), counted, found });
             }
             all.iter_mut().zip(found).for_each(|(sum, pages)| *sum += pages);
+            if let Some(state) = file.shmem() {
+                let each = figures.cached + figures.swapped;
+                let promised = match state.promise() {
+                    ShmemPromise::Whole(pages) => pages,
+                    ShmemPromise::Each => each,
+                };
+                shmem.iter_mut().zip([figures.cached, promised]).for_each(|(sum, pages)| *sum += pages);
+            }
         });
         let totals = self.files.totals();
         let counted = [totals.cached, totals.dirty, totals.writeback];
         if counted != all {
             report(FileViolation::Counts { of: PagesOf::All, counted, found: all });
+        }
+        let counted = [totals.shmem, totals.promised];
+        if counted != shmem {
+            report(FileViolation::Shmem { counted, found: shmem });
         }
     }
 
@@ -239,7 +260,8 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
         let is_dirty = flags.contains(FrameFlags::DIRTY) != file.is_shmem();
         let of_flags = [
             (Tag::Dirty, is_dirty),
-            (Tag::Writeback, flags.contains(FrameFlags::WRITEBACK)),
+            // Shared memory is written by swap devices.
+            (Tag::Writeback, flags.contains(FrameFlags::WRITEBACK) && !file.is_shmem()),
             // What is to be written is dirty. Of shared memory it says what is not used yet.
             (Tag::ToWrite, (is_dirty || file.is_shmem()) && tags[Tag::ToWrite as usize]),
         ];

@@ -50,21 +50,23 @@ impl Commit {
         !matches!(self.policy, Overcommit::Never { .. })
     }
 
-    /// Commits `pages` more, beside `shared` pages of shared memory. `swap_pages` returns the pages of swap; it is called if RAM alone is not enough.
+    /// Commits `pages` more, beside the pages of shared memory that `shared` returns. `swap_pages` returns the
+    /// pages of swap; it is called if RAM alone is not enough.
     pub(crate) fn charge(
         &self,
         pages: u64,
-        shared: u64,
+        shared: impl FnOnce() -> u64,
         swap_pages: impl FnOnce() -> u64,
     ) -> Result<(), Error> {
-        let sum = self.promised.fetch_add(pages, Ordering::Relaxed).saturating_add(pages);
+        // Acquire: pairs with `release`. What was released here because a file counts it is found there.
+        let sum = self.promised.fetch_add(pages, Ordering::Acquire).saturating_add(pages);
         let refused = match self.policy {
             Overcommit::Always => false,
             Overcommit::Guess { total_pages: Some(total) } => pages > total,
             Overcommit::Guess { total_pages: None } => {
                 pages > self.ram_pages && pages > self.ram_pages.saturating_add(swap_pages())
             }
-            Overcommit::Never { limit_pages } => sum.saturating_add(shared) > limit_pages,
+            Overcommit::Never { limit_pages } => sum.saturating_add(shared()) > limit_pages,
         };
         if refused {
             self.release(pages);
@@ -80,7 +82,8 @@ impl Commit {
 
     /// Releases a charge of `pages`.
     pub(crate) fn release(&self, pages: u64) {
-        self.promised.fetch_sub(pages, Ordering::Relaxed);
+        // Release: pairs with `charge`.
+        self.promised.fetch_sub(pages, Ordering::Release);
     }
 }
 
@@ -91,15 +94,15 @@ mod tests {
     #[test]
     fn guessing_refuses_only_what_exceeds_everything_at_once() {
         let commit = Commit::new(Overcommit::default(), 100);
-        assert_eq!(commit.charge(100, 0, || 0), Ok(()));
-        assert_eq!(commit.charge(100, 0, || 0), Ok(()));
-        assert_eq!(commit.charge(101, 0, || 0), Err(Error::CommitLimit));
-        assert_eq!(commit.charge(101, 0, || 1), Ok(()));
-        assert_eq!(commit.charge(102, 0, || 1), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(100, || 0, || 0), Ok(()));
+        assert_eq!(commit.charge(100, || 0, || 0), Ok(()));
+        assert_eq!(commit.charge(101, || 0, || 0), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(101, || 0, || 1), Ok(()));
+        assert_eq!(commit.charge(102, || 0, || 1), Err(Error::CommitLimit));
         assert_eq!(commit.promised(), 301);
         let commit = Commit::new(Overcommit::Guess { total_pages: Some(101) }, 100);
         assert_eq!(
-            (commit.charge(101, 0, || 0), commit.charge(102, 0, || 9)),
+            (commit.charge(101, || 0, || 0), commit.charge(102, || 0, || 9)),
             (Ok(()), Err(Error::CommitLimit))
         );
     }
@@ -107,10 +110,10 @@ mod tests {
     #[test]
     fn strict_mode_keeps_the_sum() {
         let commit = Commit::new(Overcommit::Never { limit_pages: 10 }, 100);
-        assert_eq!(commit.charge(7, 0, || 0), Ok(()));
-        assert_eq!(commit.charge(4, 0, || 0), Err(Error::CommitLimit));
-        assert_eq!(commit.charge(1, 3, || 0), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(7, || 0, || 0), Ok(()));
+        assert_eq!(commit.charge(4, || 0, || 0), Err(Error::CommitLimit));
+        assert_eq!(commit.charge(1, || 3, || 0), Err(Error::CommitLimit));
         commit.release(7);
-        assert_eq!(commit.charge(10, 0, || 0), Ok(()));
+        assert_eq!(commit.charge(10, || 0, || 0), Ok(()));
     }
 }

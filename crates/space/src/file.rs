@@ -171,8 +171,8 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`], [`PageError::Sealed`]; of shared memory also for want of memory, where the page that the new end is in
-    /// is to be swapped in. Nothing has changed then.
+    /// [`PageError::TooLarge`], [`PageError::Sealed`]; of shared memory also for want of memory, where the page
+    /// that the new end is in is to be swapped in. Nothing has changed then.
     pub fn set_size(&self, size: u64) -> Result<(), PageError> {
         loop {
             let file = self.handle.file();
@@ -251,8 +251,8 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::Sealed`]; a page at one end could not be read, or there is no memory or no space for it: nothing has changed. Or
-    /// what `free` failed with: the whole pages have what is stored then.
+    /// [`PageError::Sealed`]; a page at one end could not be read, or there is no memory or no space for it:
+    /// nothing has changed. Or what `free` failed with: the whole pages have what is stored then.
     pub fn punch(
         &self,
         bytes: Range<u64>,

@@ -260,7 +260,7 @@ impl<P: Platform> Spaces<P> {
     ///
     /// [`Error::CommitLimit`].
     pub(crate) fn promise(&self, pages: u64) -> Result<(), Error> {
-        let shared = self.page_cache().files().totals().promised;
+        let shared = || self.page_cache().files().totals().promised;
         self.commit.charge(pages, shared, || self.swap().devices().total_slots())
     }
 

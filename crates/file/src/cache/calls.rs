@@ -317,7 +317,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             UnusedPages::of(file).note_use(self.frames(), folio.start());
         }
         let end = part.at + copied;
-        if end <= size {
+        if copied == 0 || end <= size {
             return Ok(Copied { bytes: copied, wanted: part.bytes });
         }
         if size > bytes.start {

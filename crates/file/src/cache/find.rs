@@ -118,10 +118,16 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         debug_assert!(removed.is_some_and(|stored| stored.entry == Entry::Folio(head)));
         folio.frame().as_folio().set_owner(OwnerWord::NONE);
         file.count_gone(self.memcgs, head, folio.order());
-        file.give_back_pages(folio.order().pages());
+        if file.is_shmem() {
+            // Others may hold it, a swap device among them.
+            folio.frame().clear_flags(FrameFlags::SHARED_BY_NAME);
+            self.memcgs.folios().disown_file_page(&self.platform().pin(), folio.frame());
+        }
         // The cache's reference; the caller's is still there.
         let last = folio.frame().put(1);
         debug_assert!(!last, "{head:?} had no reference of the cache");
+        // An owner may panic.
+        file.give_back_pages(folio.order().pages());
     }
 
     /// Removes the folios that begin in these pages, and frees the slots of those that are swapped out.

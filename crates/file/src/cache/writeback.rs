@@ -58,6 +58,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         wait: Wait,
         users: &dyn FileUsers<P, V>,
     ) -> Result<(), FileError> {
+        if file.is_shmem() {
+            return Ok(());
+        }
         let before = file.failed_writes.load(Ordering::Relaxed);
         self.write_tagged(file, pages, Tag::Dirty, (wait, users));
         if wait == Wait::No {
@@ -82,6 +85,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         users: &dyn FileUsers<P, V>,
     ) -> Result<(), FileError> {
         let file = open.file();
+        if file.is_shmem() {
+            return Ok(());
+        }
         let pages = CachedFile::<P>::pages_of(bytes.clone());
         self.tag_for_sync(file, pages);
         self.write_tagged(file, pages, Tag::ToWrite, (Wait::Yes, users));

@@ -12,4 +12,6 @@ mod allocated;
 mod mapped;
 mod seals;
 mod segments;
+mod slow_device;
+mod stress;
 mod swapped;

@@ -1,9 +1,10 @@
 //! Shared memory in mappings.
 
 use crate::common::*;
-use quire_mm::file::{FileError, PageError, ShmemOwner};
+use quire_mm::file::{FileError, PageBytes, PageError, ShmemOwner, UserCopy, Wait};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const SHARED: MapFlags = MapFlags::SHARED;
 const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd);
@@ -190,4 +191,97 @@ fn an_owner_without_room_refuses_pages_and_gets_them_back() {
     drop(file);
     space.munmap(area, 4 * PAGE).unwrap();
     assert_eq!(left.load(Ordering::Relaxed), 2);
+}
+
+/// Bytes of a program that can be looked at, and not copied.
+struct Unreadable(u32);
+
+impl UserCopy for Unreadable {
+    fn left(&self) -> u64 {
+        16
+    }
+
+    fn fault_in(&mut self, bytes: usize) -> usize {
+        self.0 += 1;
+        if self.0 < 3 { bytes } else { 0 }
+    }
+
+    fn copy(&mut self, _: PageBytes<'_>) -> usize {
+        0
+    }
+
+    fn advance(&mut self, _: usize) {}
+}
+
+#[test]
+fn a_write_that_copies_nothing_leaves_the_size() {
+    let machine = machine(16, 1);
+    let file = machine.memory().create_shmem((), 0).unwrap();
+    for at in [0, 5 * PAGE + 10] {
+        let done = file.write(at, &mut Unreadable(0));
+        assert_eq!((done.bytes, done.stopped, file.size()), (0, Some(PageError::BadAddress), 0));
+    }
+}
+
+#[test]
+fn synchronising_does_nothing() {
+    let machine = swapping(32, 1, 64);
+    let file = machine.memory().create_shmem((), 8 * PAGE).unwrap();
+    file.allocate(0..4 * PAGE, false).unwrap();
+    write_file(&file, 4 * PAGE, &[7; 8]);
+    assert_eq!(file.sync(0..8 * PAGE, false), Ok(()));
+    assert_eq!(file.write_back(0..8 * PAGE, Wait::Yes), Ok(()));
+    assert_eq!((file.figures().cached, file.seek_data(0)), (5, Some(4 * PAGE)));
+}
+
+/// Its owner panics when pages are given back, as long as it is told to.
+struct Panics(Arc<AtomicBool>);
+
+impl ShmemOwner for Panics {
+    fn take_pages(&self, _pages: u64) -> Result<(), FileError> {
+        Ok(())
+    }
+
+    fn give_back_pages(&self, _pages: u64) {
+        assert!(!self.0.load(Ordering::Relaxed), "it was told to");
+    }
+}
+
+#[test]
+fn an_owner_that_panics_leaves_all_counts_right() {
+    let machine = swapping(32, 1, 256);
+    let (cpu, space) = cpu_and_space(&machine);
+    let panics = Arc::new(AtomicBool::new(false));
+    let file = machine.memory().create_shmem(Panics(Arc::clone(&panics)), 8 * PAGE).unwrap();
+    let area = space.mmap_file(&file_request(0, 8, RW, SHARED), &file).unwrap();
+    for is_out in [false, true] {
+        (0..8).for_each(|at| write(&cpu, &space, page(area, at), at + 1));
+        if is_out {
+            space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+            assert_eq!(file.figures().swapped, 8);
+        }
+        panics.store(true, Ordering::Relaxed);
+        assert!(catch_unwind(AssertUnwindSafe(|| file.set_size(0))).is_err());
+        panics.store(false, Ordering::Relaxed);
+        assert_audit(&machine);
+        file.punch(0..8 * PAGE, |_| Ok(())).unwrap();
+        assert_eq!((file.figures().cached, file.figures().swapped, free_slots(&machine)), (0, 0, 256));
+        file.set_size(8 * PAGE).unwrap();
+    }
+}
+
+#[test]
+fn a_mapping_too_far_behind_is_not_installed() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = shared(&space, 4);
+    let mut mappings = Vec::new();
+    space.mappings().for_each(|mapping| mappings.push(mapping));
+    let other = create_space(&machine);
+    for offset in [1 << 52, (1 << 52) - 3, 1 << 60, u64::MAX - 8] {
+        let mapping = Mapping { page_offset: offset, ..mappings[0].clone() };
+        assert_eq!(other.install(&mapping), Err(Error::OffsetOverflow), "{offset:#x}");
+    }
+    other.install(&mappings[0]).unwrap();
+    write(&cpu, &other, area, 7);
 }

@@ -58,8 +58,8 @@ impl<P: Platform> MemcgFolios<'_, P> {
         }
     }
 
-    /// Marks a folio of private or shared memory as mlocked, or not, and puts it on the unevictable list, or back on an evictable
-    /// one.
+    /// Marks a folio of private or shared memory as mlocked, or not, and puts it on the unevictable list, or
+    /// back on an evictable one.
     pub fn set_mlocked(self, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>, locks: bool) {
         let (frame, head) = (folio.folio().frame(), folio.folio().head());
         if !folio.folio().kind().is_swap_backed() {

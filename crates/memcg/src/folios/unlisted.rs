@@ -7,8 +7,8 @@ use quire_arch::{Pfn, Platform};
 use quire_frame::{Frame, FrameFlags, Kind, MAX_REFS};
 
 impl<P: Platform> MemcgFolios<'_, P> {
-    /// Puts folios of private and shared memory that are on no list on one: those that were there before anything could be
-    /// reclaimed, whatever else has references to them. Returns how many.
+    /// Puts folios of private and shared memory that are on no list on one: those that were there before
+    /// anything could be reclaimed, whatever else has references to them. Returns how many.
     pub fn list_unlisted(self) -> u64 {
         let mut listed = 0;
         self.tree.frames().audit().for_each_frame(|head, frame| {
@@ -22,8 +22,8 @@ impl<P: Platform> MemcgFolios<'_, P> {
         listed
     }
 
-    /// Lists the folio at `head`, if it is private memory that is mapped, or shared memory, and on no list: as inactive,
-    /// unless it is marked otherwise. Returns whether it did. It may be freed at any time meanwhile.
+    /// Lists the folio at `head`, if it is private memory that is mapped, or shared memory, and on no list: as
+    /// inactive, unless it is marked otherwise. Returns whether it did. It may be freed at any time meanwhile.
     pub fn list_if_mapped(self, head: Pfn) -> bool {
         let frame = self.tree.frames().known(head);
         let mut attempt = 0;

@@ -4,7 +4,7 @@ use super::{Report, SpaceViolation};
 use crate::space::for_each_space;
 use crate::spaces::Spaces;
 use quire_arch::Platform;
-use quire_frame::Kind;
+use quire_frame::{Frame, FrameFlags, Kind};
 use quire_memcg::{Belonging, MemcgId, MemcgViolation};
 use quire_vma::SpaceCore;
 
@@ -24,10 +24,10 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
         |tell| for_each_space(spaces, |core| tell(core.memcg(), killed(core))),
         report,
     );
-    let recount = |what, is_counted: fn(Kind) -> bool, report: &mut dyn FnMut(MemcgViolation)| {
+    let recount = |what, is_counted: fn(&Frame) -> bool, report: &mut dyn FnMut(MemcgViolation)| {
         let tell = |tell: &mut dyn FnMut(MemcgId, u64)| {
             spaces.frames().audit().for_each_frame(|_, frame| {
-                if is_counted(frame.kind()) {
+                if is_counted(frame) {
                     let memcg = MemcgId::from_bits(frame.as_folio().memcg());
                     tell(memcg, frame.word().order().pages());
                 }
@@ -35,8 +35,13 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
         };
         memcgs.audit().recount(what, tell, report);
     };
-    recount(Belonging::Pages, Kind::is_given_out, report);
-    recount(Belonging::FilePages, Kind::is_of_file, report);
+    recount(Belonging::Pages, |frame| frame.kind().is_given_out(), report);
+    // Shared memory that has left the cache of its file does not count, though a swap device may write it.
+    let is_file_page = |frame: &Frame| match frame.kind() {
+        Kind::Shmem => frame.word().flags().contains(FrameFlags::SHARED_BY_NAME),
+        kind => kind.is_of_file(),
+    };
+    recount(Belonging::FilePages, is_file_page, report);
     memcgs.audit().recount(
         Belonging::Slots,
         |tell| spaces.swap().audit().for_each_named(|named| tell(MemcgId::from_bits(named.memcg), 1)),

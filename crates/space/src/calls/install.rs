@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::file::{File, backing_of, enter_file};
 use crate::mapping::Mapping;
 use crate::mmap_writer::MmapWriter;
-use quire_arch::{PAGE_SHIFT, PagingFormat, Platform};
+use quire_arch::{PAGE_SIZE, PagingFormat, Platform};
 use quire_file::Opening;
 use quire_vma::{AnonVmaRef, Backing, VmFlags, Vma, VmaSnapshot};
 
@@ -43,7 +43,8 @@ pub(crate) fn install<P: Platform>(
         (Some(opening), _) => unsafe { backing_of::<P>(opening) },
         (None, Some(id)) => Backing::file(id),
         (None, None) if mapping.flags.contains(VmFlags::SHARED) => {
-            let size = (mapping.page_offset + range.pages()) << PAGE_SHIFT;
+            let pages = mapping.page_offset + range.pages();
+            let size = pages.checked_mul(PAGE_SIZE).ok_or(Error::OffsetOverflow)?;
             let is_promised = !mapping.flags.contains(VmFlags::NORESERVE);
             shared = File::create_unnamed(caller.spaces, size, is_promised)?;
             shared.backing_of()

@@ -1,0 +1,243 @@
+//! Three threads do random operations with the same shared memory, on swap devices of each kind. Each thread
+//! has a word of each page, whose value it knows; the last quarter of the pages is cut and punched meanwhile.
+
+use crate::common::*;
+use crate::disk::Disk;
+use quire_host::swap::{Completion, SlowConfig, SlowDevice};
+use quire_mm::file::{FileError, ShmemOwner};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+const SHARED: MapFlags = MapFlags::SHARED;
+const PAGES: u64 = 256;
+const KEPT: u64 = 192;
+const STEPS: u64 = 3000;
+
+/// What swap is on.
+#[derive(Clone, Copy, Debug)]
+enum On {
+    Disk,
+    SlowDisk,
+    SlowRam,
+    CompressedCache,
+}
+
+fn slow() -> SlowConfig {
+    SlowConfig { completion: Completion::AfterReaps(3), queue: 4, ..SlowConfig::default() }
+}
+
+fn swap_on_this(machine: &Machine, on: On) -> DeviceId {
+    match on {
+        On::Disk => swap_on(machine, Disk::new(2048).0),
+        On::SlowDisk => swap_on(machine, SlowDevice::new(Disk::new(2048).0, slow())),
+        On::SlowRam => swap_on_slow_ram(machine, 1024, slow()),
+        On::CompressedCache => {
+            let disk = SlowDevice::new(Disk::new(2048).0, slow());
+            swap_on(machine, machine.memory().create_compressed_cache(disk, 64 * PAGE).unwrap())
+        }
+    }
+}
+
+/// Counts what the file has taken.
+#[derive(Clone, Default)]
+struct Taken(Arc<AtomicI64>);
+
+impl ShmemOwner for Taken {
+    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
+        self.0.fetch_add(pages as i64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn give_back_pages(&self, pages: u64) {
+        self.0.fetch_sub(pages as i64, Ordering::Relaxed);
+    }
+}
+
+/// What the threads share.
+struct Shared<'m> {
+    machine: &'m Machine,
+    file: &'m File<'m, HostPlatform>,
+    group: Option<MemcgId>,
+    /// Calls that change the size are made one at a time.
+    size: Mutex<()>,
+    device: Mutex<DeviceId>,
+    on: On,
+}
+
+/// One thread, with its program.
+struct Thread<'a> {
+    shared: &'a Shared<'a>,
+    cpu: &'a Vcpu,
+    space: &'a HostSpace<'a>,
+    /// The pages mapped shared, and private.
+    areas: (VirtAddr, VirtAddr),
+    /// Of the page, where this thread's word is.
+    at: u64,
+    words: Vec<u64>,
+    random: Random,
+}
+
+impl Thread<'_> {
+    fn word(&self, nth: u64) -> VirtAddr {
+        page(self.areas.0, nth).checked_add(self.at).unwrap()
+    }
+
+    fn step(&mut self, value: u64) {
+        let Shared { machine, file, .. } = *self.shared;
+        let program = self.cpu.program(self.space);
+        let nth = self.random.below(PAGES);
+        let some = PAGE * 4.min(PAGES - nth);
+        let (here, private) = (page(self.areas.0, nth), page(self.areas.1, nth));
+        match self.random.below(25) {
+            0..=7 => {
+                let written = program.write_u64(self.word(nth), value);
+                if written.is_ok() {
+                    self.words[nth as usize] = value;
+                }
+                assert!(written.is_ok() || nth >= KEPT, "page {nth}: {written:?}");
+            }
+            8..=12 => self.check(nth, program.read_u64(self.word(nth)).ok()),
+            13 | 14 => {
+                let kept = nth % KEPT;
+                let bytes = read_file(file, kept * PAGE + self.at, 8);
+                self.check(kept, Some(u64::from_le_bytes(bytes.try_into().unwrap())));
+            }
+            15 => self.space.madvise(here, some, Advice::PageOut).unwrap(),
+            16 => self.space.madvise(here, some, Advice::WillNeed).unwrap(),
+            17 => {
+                let _one = self.shared.size.lock().unwrap_or_else(PoisonError::into_inner);
+                let hole = KEPT + nth % (PAGES - KEPT);
+                let begin = hole * PAGE + value % 2 * 64;
+                file.punch(begin..(hole + 1) * PAGE, |_| Ok(())).unwrap();
+            }
+            18 => {
+                let _one = self.shared.size.lock().unwrap_or_else(PoisonError::into_inner);
+                file.set_size((KEPT + nth % (PAGES - KEPT + 1)) * PAGE).unwrap();
+            }
+            19 => reclaim(machine, 1, 32),
+            20 => {
+                let child = self.space.fork().unwrap();
+                let _ = self.cpu.program(&child).read_u64(here);
+                let _ = self.cpu.program(&child).write_u64(private, 3);
+            }
+            21 => {
+                // Past the end of the file it fails, and what it did is undone by munlock.
+                let _ = self.space.mlock(here, PAGE, false);
+                self.space.munlock(here, PAGE).unwrap();
+            }
+            22 => {
+                if let Ok(pinned) = self.space.pin_page(self.word(nth), Access::Write) {
+                    let _ = program.write_u64(private, 9);
+                    drop(pinned);
+                }
+                self.space.madvise(private, PAGE, Advice::DontNeed).unwrap();
+            }
+            23 => {
+                if let Some(group) = self.shared.group {
+                    set_limit(machine, group, Limit::Max, 100 + nth % 100);
+                }
+            }
+            _ => self.replace_device(),
+        }
+    }
+
+    /// What is past the end may have been lost.
+    fn check(&self, nth: u64, read: Option<u64>) {
+        assert!(nth >= KEPT || read == Some(self.words[nth as usize]), "page {nth} has {read:?}");
+    }
+
+    /// Without limits, which the pages of all devices would exceed.
+    fn replace_device(&mut self) {
+        let machine = self.shared.machine;
+        if self.shared.group.is_none()
+            && self.random.below(8) == 0
+            && let Ok(mut device) = self.shared.device.try_lock()
+        {
+            let mut looks = 0;
+            let is_off = machine.memory().swapoff(*device, || {
+                looks += 1;
+                looks < 3000
+            });
+            if is_off.is_ok() {
+                *device = swap_on_this(machine, self.shared.on);
+            }
+        }
+    }
+}
+
+fn stress(technique: &str, on: On, is_limited: bool) {
+    let machine: Machine = Setup::mib(16)
+        .cpus(3)
+        .reserve()
+        .with(|memory| memory.techniques.set("swap", technique).unwrap())
+        .build();
+    let device = Mutex::new(swap_on_this(&machine, on));
+    let group = is_limited.then(|| memcg(&machine, "group", &[(Limit::Max, 150)]));
+    let taken = Taken::default();
+    let file = machine.memory().create_shmem(taken.clone(), PAGES * PAGE).unwrap();
+    let spaces = [0; 3].map(|_| {
+        let space = create_space(&machine);
+        if let Some(group) = group {
+            space.set_memcg(group).unwrap();
+        }
+        space
+    });
+    let shared = Shared { machine: &machine, file: &file, group, size: Mutex::new(()), device, on };
+    on_cpus(&machine, 3, |number, cpu| {
+        let space = &spaces[number];
+        let areas = [SHARED, MapFlags::empty()]
+            .map(|flags| space.mmap_file(&file_request(0, PAGES, RW, flags), &file).unwrap());
+        let seed = 77 * number as u64 + 1;
+        let mut thread = Thread {
+            shared: &shared,
+            cpu,
+            space,
+            areas: areas.into(),
+            at: 8 * number as u64,
+            words: vec![0; PAGES as usize],
+            random: Random(seed),
+        };
+        (1..STEPS).for_each(|value| thread.step(value));
+    });
+    reap(&machine, 50);
+    let figures = file.figures();
+    let all = (figures.cached + figures.swapped) as i64;
+    assert_eq!((taken.0.load(Ordering::Relaxed), machine.memory().file_totals().promised as i64), (all, all));
+    assert_audit(&machine);
+    drop(spaces);
+    drop(file);
+    reap(&machine, 50);
+    reclaim(&machine, 4, 512);
+    reap(&machine, 50);
+    assert_eq!(taken.0.load(Ordering::Relaxed), 0);
+    assert_eq!(free_slots(&machine), machine.memory().swap().devices().total_slots());
+    if let Some(group) = group {
+        let stats = machine.memory().memcgs().counters().stats(group);
+        let [shmem, file] = [MemcgStat::Shmem, MemcgStat::File].map(|stat| stats[stat as usize]);
+        assert_eq!((shmem, file), (0, 0));
+    }
+}
+
+#[test]
+fn beside_reclaim_to_a_disk() {
+    stress("all", On::Disk, true);
+    stress("bypass", On::Disk, false);
+}
+
+#[test]
+fn beside_reclaim_to_a_slow_disk() {
+    stress("all", On::SlowDisk, true);
+    stress("bypass", On::SlowDisk, false);
+}
+
+#[test]
+fn beside_reclaim_to_slow_ram() {
+    stress("all", On::SlowRam, false);
+    stress("bypass", On::SlowRam, true);
+}
+
+#[test]
+fn beside_reclaim_to_a_compressed_cache() {
+    stress("all", On::CompressedCache, true);
+}
