@@ -279,7 +279,7 @@ fn a_mapping_too_far_behind_is_not_installed() {
     space.mappings().for_each(|mapping| mappings.push(mapping));
     let other = create_space(&machine);
     for offset in [1 << 52, (1 << 52) - 3, 1 << 60, u64::MAX - 8] {
-        let mapping = Mapping { page_offset: offset, ..mappings[0].clone() };
+        let mapping = Mapping { page_offset: offset, ..mappings[0] };
         assert_eq!(other.install(&mapping), Err(Error::OffsetOverflow), "{offset:#x}");
     }
     other.install(&mappings[0]).unwrap();
