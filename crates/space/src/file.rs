@@ -342,6 +342,13 @@ impl<'m, P: Platform> File<'m, P> {
         self.spaces.page_cache().sync(&self.handle, bytes, data_only, &self.mappers())
     }
 
+    /// Whether a mapping may have pages of it in its tables. Another thread may change that at any time.
+    #[doc(hidden)]
+    pub fn is_mapped(&self) -> bool {
+        // SAFETY: the handle holds the opening.
+        !unsafe { self.opening().as_ref() }.mappings().is_empty()
+    }
+
     /// The open file below.
     #[cfg(feature = "internals")]
     pub fn open_file(&self) -> &OpenFile<P, Vma> {

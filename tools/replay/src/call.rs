@@ -6,7 +6,7 @@ use super::args::{
 };
 use super::files::{FileIds, RecordedFile};
 use super::mismatch::Gap;
-use super::{failed, names, unbuilt};
+use super::{failed, names, segments, unbuilt};
 use crate::space::HostSpace;
 use quire_arch::{PAGE_SIZE, VirtAddr};
 use quire_mm::abi::{self, CallNumber, CallOutcome, FaultIn};
@@ -79,6 +79,9 @@ fn replay_whole(space: &HostSpace<'_>, call: &Call, files: &mut FileIds<'_>, sam
     let number = CallNumber::from_raw(call.number);
     let failed = call.errno().is_some();
     if let CallNumber::Other(_) = number {
+        if !failed && let Some(found) = segments::replay(space, call, files) {
+            return found.map_or_else(Verdict::Differs, |()| Verdict::Same);
+        }
         // A call that Linux refused had no effect, so it is no gap.
         return if failed {
             Verdict::Same

@@ -1,6 +1,6 @@
 //! What is charged to the memory cgroup of programs: pages of files, as a replay's machine counts them. And
-//! what Linux charges that the machine does not: shared memory, and what the kernel keeps for threads,
-//! processes and mappings.
+//! what Linux charges that the machine does not: what the kernel keeps for threads, processes and mappings,
+//! and shared memory that no touch brought in.
 
 use quire_arch::PAGE_SIZE;
 use quire_host::HostPlatform;
@@ -13,6 +13,11 @@ use serde::{Deserialize, Serialize};
 /// Pages of files and of shared memory that are charged to `memcg`, in bytes.
 pub(super) fn file_bytes(memory: &Memory<HostPlatform>, memcg: MemcgId) -> u64 {
     memory.memcgs().counters().stats(memcg)[MemcgStat::File as usize].max(0) as u64 * PAGE_SIZE
+}
+
+/// Of these, pages of shared memory.
+pub(super) fn shared_bytes(memory: &Memory<HostPlatform>, memcg: MemcgId) -> u64 {
+    memory.memcgs().counters().stats(memcg)[MemcgStat::Shmem as usize].max(0) as u64 * PAGE_SIZE
 }
 
 /// What the kernel keeps for programs, in bytes, beside page tables.
@@ -40,11 +45,11 @@ pub(super) struct ExtraCharge {
     pub(super) costs: KernelCosts,
     /// Threads that live.
     pub(super) threads: u64,
-    /// Shared memory, in bytes, each page counted once.
-    pub(super) shared: u64,
+    /// Shared memory, in bytes, that Linux had and no touch brought in.
+    pub(super) unplaced: u64,
     /// Pages of files that are locked, in bytes: those are not dropped.
     pub(super) locked_files: u64,
-    /// Of it, what nothing maps.
+    /// Of all shared memory what nothing maps, in bytes.
     pub(super) unmapped: u64,
 }
 

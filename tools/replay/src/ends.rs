@@ -25,6 +25,8 @@ pub struct SpaceEnd {
     pub anonymous: u64,
     /// Page tables that the replay had.
     pub page_tables: u64,
+    /// Shared memory that the replay had mapped.
+    pub shared: u64,
 }
 
 /// Those that ended, by their numbers: they are counted from 0 as the trace makes them.
@@ -69,6 +71,7 @@ impl Ends {
         let end = self.ended.get_mut(&number)?;
         end.anonymous = end.anonymous.max(replay.resident_anonymous);
         end.page_tables = end.page_tables.max(replay.page_tables);
+        end.shared = end.shared.max(replay.resident_shmem);
         Some(*end)
     }
 

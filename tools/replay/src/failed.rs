@@ -131,7 +131,7 @@ fn meets_refusal(space: &HostSpace<'_>, call: &Call, known: &FileIds<'_>) -> boo
 }
 
 /// Whether `call` failed where Linux had no page to map: it locks or populates a mapping past the end of a
-/// file whose size is not known.
+/// file whose size is not known, or shared memory whose size is known of the last time that it was mapped.
 pub(super) fn may_pass_end_of_file(space: &HostSpace<'_>, call: &Call, known: &FileIds<'_>) -> bool {
     let errno = match possible_refusal(call) {
         None => return false,
@@ -141,7 +141,8 @@ pub(super) fn may_pass_end_of_file(space: &HostSpace<'_>, call: &Call, known: &F
     let range = pages_of(call.args[0], call.args[1]);
     let mut found = false;
     space.mappings().for_each_in(VirtAddr(range.start), VirtAddr(range.end), |mapping| {
-        found |= mapping.file.is_some_and(|number| known.opening(number).is_none());
+        found |=
+            mapping.file.is_some_and(|number| known.is_shared(number) || known.opening(number).is_none());
     });
     found && call.errno() == Some(errno)
 }

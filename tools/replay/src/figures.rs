@@ -62,6 +62,9 @@ pub struct ProcessReport {
     /// that of files in memory which were written by `write`, or before. It was locked, or mapped with what
     /// was around it.
     pub unrecorded_shared: u64,
+    /// Whether files of its images may lie in memory: Linux counts their pages as shared memory, Quire as
+    /// those of files.
+    pub images_in_memory: bool,
     /// A digest of the contents of its address spaces at their end, if requested
     /// ([`ReplayOptions::digest`](super::ReplayOptions::digest)). Equal runs have equal ones.
     pub digest: u64,
@@ -76,8 +79,10 @@ pub struct ProcessReport {
 pub struct Residency {
     /// Anonymous memory (`RssAnon`).
     pub anonymous: bool,
-    /// Pages of files and shared memory (`RssFile` and `RssShmem`).
+    /// Pages of files (`RssFile`).
     pub files: bool,
+    /// Shared memory (`RssShmem`).
+    pub shared: bool,
 }
 
 /// Touches that faulted on Linux and went through without a fault here. A large folio, a page that another
@@ -125,9 +130,14 @@ impl ProcessReport {
         const NEAR: u64 = 256 << 10;
         let near = |quire: u64, linux: u64| quire.abs_diff(linux) <= NEAR.max(linux / 20);
         let (quire, linux) = (&self.quire, self.linux.as_ref()?);
+        let both = || {
+            let all = linux.rss_file.saturating_add(linux.rss_shmem);
+            self.images_in_memory && near(quire.resident_file + quire.resident_shmem, all)
+        };
         Some(Residency {
             anonymous: near(quire.resident_anonymous, linux.rss_anon),
-            files: near(quire.resident_file, linux.rss_file.saturating_add(linux.rss_shmem)),
+            files: near(quire.resident_file, linux.rss_file) || both(),
+            shared: near(quire.resident_shmem, linux.rss_shmem) || both(),
         })
     }
 
@@ -155,7 +165,8 @@ impl ProcessReport {
 
     pub(super) fn add_quire(&mut self, figures: SpaceFigures) {
         keep_largest!(self.quire, figures, mapped peak_mapped resident peak_resident resident_anonymous
-            resident_file swapped data stack exec locked page_tables peak_page_tables mappings peak_mappings);
+            resident_file resident_shmem swapped data stack exec locked page_tables peak_page_tables mappings
+            peak_mappings);
     }
 
     pub(super) fn add_linux(&mut self, figures: &LinuxFigures) {
@@ -267,22 +278,27 @@ impl Sub for AllocatorFigures {
 mod tests {
     use super::*;
 
-    /// Quire's resident files have shared memory among them, which Linux counts by itself.
     #[test]
-    fn resident_memory_is_held_against_all_that_linux_had() {
-        let with = |rss_anon, rss_file, rss_shmem| {
+    fn each_kind_of_resident_memory_is_held_against_that_of_linux() {
+        let of = |images_in_memory, [rss_anon, rss_file, rss_shmem]: [u64; 3]| {
             let quire = SpaceFigures {
                 resident_anonymous: 8 << 20,
                 resident_file: 9 << 20,
+                resident_shmem: 4 << 20,
                 ..SpaceFigures::default()
             };
+            let [rss_anon, rss_file, rss_shmem] = [rss_anon << 20, rss_file << 20, rss_shmem << 20];
             let linux = Some(LinuxFigures { rss_anon, rss_file, rss_shmem, ..LinuxFigures::default() });
-            let found = ProcessReport { quire, linux, ..ProcessReport::default() }.residency().unwrap();
-            (found.anonymous, found.files)
+            let report = ProcessReport { quire, linux, images_in_memory, ..ProcessReport::default() };
+            let found = report.residency().unwrap();
+            [found.anonymous, found.files, found.shared]
         };
-        assert_eq!(with(8 << 20, 1 << 20, 8 << 20), (true, true));
-        assert_eq!(with(8 << 20, 9 << 20, 8 << 20), (true, false));
-        assert_eq!(with(17 << 20, 9 << 20, 0), (false, true));
+        assert_eq!(of(false, [8, 9, 4]), [true; 3]);
+        assert_eq!(of(false, [17, 9, 8]), [false, true, false]);
+        assert_eq!(of(false, [8, 1, 12]), [true, false, false]);
+        // Pages of a program that lies on a tmpfs.
+        assert_eq!(of(true, [8, 1, 12]), [true; 3]);
+        assert_eq!(of(true, [8, 1, 4]), [true, false, true]);
         assert_eq!(ProcessReport::default().residency(), None);
     }
 }

@@ -1,13 +1,14 @@
 //! The files of a replay: their numbers, and what a recorded descriptor allows.
 
 use super::known_file::{HostFile, KnownFile, NoBytes};
+use super::shared_file::SharedFile;
 use quire_arch::{PAGE_SHIFT, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::Memory;
 use quire_mm::abi::{Files, OpenFile};
 use quire_mm::file::File;
 use quire_mm::space::{Errno, MappedFile, Mapping, VmFlags};
-use quire_trace::event::{Call, FileChange, FileEvent, FileFacts, FileKind};
+use quire_trace::event::{Call, CallDetail, FileChange, FileEvent, FileFacts, FileKind, HeldInMemory};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
@@ -34,12 +35,14 @@ enum Key {
 const FIRST_NUMBER: u64 = 1 << 48;
 
 /// Numbers for the files of a trace, and files of the machine for those whose size is known before they are
-/// mapped.
+/// mapped, and for shared memory.
 #[derive(Debug, Default)]
 pub(super) struct FileIds<'m> {
     known: HashMap<Key, u64>,
     /// In order: they are closed in turn, and each replay is to find the same.
     files: BTreeMap<u64, KnownFile<'m>>,
+    /// Likewise.
+    shared: BTreeMap<u64, SharedFile<'m>>,
     /// Names of those that have one, as Linux shows them.
     names: HashMap<u64, Box<[u8]>>,
     next: u64,
@@ -111,6 +114,62 @@ impl<'m> FileIds<'m> {
         }
     }
 
+    /// `call`, which succeeded, is about to be made: what it maps of shared memory with a name is that of the
+    /// machine of `memory`. A file that is only a number, as that of an image, stays one.
+    pub(super) fn share(&mut self, memory: &'m Memory<HostPlatform>, call: &Call) {
+        let (key, name, bytes, held) = match &call.detail {
+            CallDetail::File(facts) if facts.kind == FileKind::Memory => {
+                (Key::Inode(facts.device, facts.inode), &*facts.name, facts.size, facts.held)
+            }
+            &CallDetail::Mapped { bytes, .. } if i64::from(call.number) == libc::SYS_shmat => {
+                // Nothing but touches brings in pages of a segment.
+                let held = Some(HeldInMemory { bytes: 0, changed: true });
+                (Key::Segment(call.args[0] & 0xffff_ffff), &b""[..], bytes, held)
+            }
+            _ => return,
+        };
+        let number = match self.known.get(&key) {
+            Some(&number) => number,
+            None => {
+                let Ok(file) = memory.create_shmem((), bytes) else { return };
+                let number = file.number();
+                self.known.insert(key, number);
+                self.shared.insert(number, SharedFile::new(file));
+                if let Key::Segment(_) = key {
+                    self.segments.insert(number);
+                }
+                number
+            }
+        };
+        if !name.is_empty() && !self.names.contains_key(&number) {
+            self.names.insert(number, name.into());
+        }
+        if let Some(file) = self.shared.get_mut(&number) {
+            file.is_mapped(bytes, held);
+        }
+    }
+
+    /// Whether there is shared memory with a name.
+    #[inline]
+    pub(super) fn any_shared(&self) -> bool {
+        !self.shared.is_empty()
+    }
+
+    /// The shared memory of this number.
+    pub(super) fn shared(&mut self, number: u64) -> Option<&mut SharedFile<'m>> {
+        self.shared.get_mut(&number)
+    }
+
+    /// Whether this is the number of shared memory.
+    pub(super) fn is_shared(&self, number: u64) -> bool {
+        self.shared.contains_key(&number)
+    }
+
+    /// All shared memory with a name.
+    pub(super) fn all_shared(&self) -> impl Iterator<Item = &SharedFile<'m>> {
+        self.shared.values()
+    }
+
     /// Whether there is a file whose size is known.
     #[inline]
     pub(super) fn any_known(&self) -> bool {
@@ -137,22 +196,26 @@ impl<'m> FileIds<'m> {
         self.files.get_mut(&number)
     }
 
-    /// The open file of this number, if its size is known.
+    /// The open file of this number, if it is one of the machine.
     pub(super) fn opening(&self, number: u64) -> Option<&Rc<HostFile<'m>>> {
-        self.files.get(&number).map(KnownFile::opening)
+        let known = self.files.get(&number).map(KnownFile::opening);
+        known.or_else(|| self.shared.get(&number).map(SharedFile::opening))
     }
 
     /// Whether the size of a file that is mapped by a call is known.
     pub(super) fn knows(&self, facts: &FileFacts) -> bool {
         let number = self.known.get(&Key::Inode(facts.device, facts.inode));
-        is_cached(facts) && number.is_some_and(|number| self.files.contains_key(number))
+        is_cached(facts) && number.is_some_and(|&number| self.opening(number).is_some())
     }
 
     /// Whether the file of `mapping` is known to end before what is mapped of it before `end`.
     pub(super) fn is_past_end(&self, mapping: &Mapping, end: VirtAddr) -> bool {
         let pages = (mapping.range.end().0.min(end.0) - mapping.range.start().0) >> PAGE_SHIFT;
-        let file = mapping.file.and_then(|number| self.files.get(&number));
-        file.is_some_and(|file| mapping.page_offset.saturating_add(pages) > file.pages())
+        let size = mapping.file.and_then(|number| {
+            let known = self.files.get(&number).map(KnownFile::pages);
+            known.or_else(|| self.shared.get(&number).map(SharedFile::pages))
+        });
+        size.is_some_and(|size| mapping.page_offset.saturating_add(pages) > size)
     }
 
     fn of(&mut self, key: Key) -> u64 {
@@ -167,7 +230,7 @@ impl<'m> FileIds<'m> {
 
 /// Whether mappings of the file show pages of the page cache.
 fn is_cached(facts: &FileFacts) -> bool {
-    facts.kind == FileKind::Regular
+    matches!(facts.kind, FileKind::Regular | FileKind::Memory)
 }
 
 /// The one file that a call maps.

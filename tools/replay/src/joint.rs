@@ -1,4 +1,4 @@
-//! How much anonymous memory several processes have mapped since a fork, over the recorded time.
+//! How much anonymous and shared memory several processes have mapped, over the recorded time.
 //!
 //! A recorder that makes uses page faults by paging out cannot page out such memory: Linux leaves it. So its
 //! later uses are in no recording. What it is for a moment only, as between a fork and an exec, is of no
@@ -74,16 +74,18 @@ impl Mapped {
     }
 }
 
-/// What of the anonymous memory of `space` others have mapped, too: of each page the part that is this
-/// space's, so that the sum over all spaces has each page once.
-pub(super) fn part_of(space: &HostSpace<'_>) -> Mapped {
+/// What of the anonymous and shared memory of `space` others have mapped, too: of each page the part that is
+/// this space's, so that the sum over all spaces has each page once. `is_shared`: whether the file of this
+/// number is shared memory.
+pub(super) fn part_of(space: &HostSpace<'_>, is_shared: impl Fn(u64) -> bool) -> Mapped {
     let (mut bytes, mut steps) = (0, 0);
     space.mappings().for_each_figures(|figures| {
         steps += 1 + (figures.resident >> PAGE_SHIFT);
-        if figures.mapping.flags.contains(VmFlags::SHARED) {
+        let is_of_file = figures.mapping.file.is_some_and(|number| !is_shared(number));
+        if figures.mapping.flags.contains(VmFlags::SHARED) && is_of_file {
             return;
         }
-        bytes += match figures.mapping.file {
+        bytes += match figures.mapping.file.filter(|_| is_of_file) {
             None => figures.share.saturating_sub(figures.private_clean + figures.private_dirty),
             // What was written is anonymous, and the pages of the file are clean.
             Some(_) => figures.share_dirty.saturating_sub(figures.private_dirty).min(figures.anonymous),

@@ -22,6 +22,7 @@
 //! - `around`: what Linux maps around a page of a file.
 //! - `overlap`: calls whose order is not known.
 //! - `known_file`: a file whose size is recorded.
+//! - `shared_file`: shared memory with a name.
 //! - `files`, `own_files`: the files of a replay, and those of the images of programs.
 //! - `schedule`: which thread each CPU runs.
 //! - `task`: threads, and their privileges.
@@ -45,6 +46,7 @@
 //! - `figures`: figures of one process, Quire's beside Linux's.
 //! - `life`: memory over the recorded time.
 //! - `ahead`: a look ahead at the events.
+//! - `segments`: System V segments.
 //! - `call`: making recorded calls again.
 //! - `mappings`: the anonymous memory of mappings at one moment.
 //! - `pressure`: the cost of memory pressure.
@@ -54,7 +56,6 @@
 //! - `moment`: what a caller can inspect after each event.
 //! - `plan`: what a trace needs.
 //! - `options`: how a trace is replayed.
-//! - `shared`: shared memory: which pages of it exist.
 //! - `limit`: a limit on the memory of the programs.
 //! - `report`: what a replay found.
 //! - `run`: the state of a replay, and one step of it.
@@ -99,8 +100,9 @@ mod report;
 mod run;
 mod sampled;
 mod schedule;
+mod segments;
 mod settings;
-mod shared;
+mod shared_file;
 mod sites;
 mod space;
 mod stored;

@@ -3,7 +3,7 @@
 //! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either. So a sample before
 //! each of those and one after it catch every peak, and faults need no samples.
 
-use super::charge::{ExtraCharge, file_bytes};
+use super::charge::{ExtraCharge, file_bytes, shared_bytes};
 use super::forks::ForkFigures;
 use super::stored::{self, differences, values};
 use quire_arch::{Order, PAGE_SIZE};
@@ -41,7 +41,7 @@ pub struct LifeSample {
     pub huge: u64,
     /// Memory of anonymous folios larger than a page, mapped at any level.
     pub large: u64,
-    /// Shared memory, each page counted once: as touches showed it.
+    /// Shared memory, each page counted once: what touches brought in, and what files in memory had besides.
     pub shared: u64,
     /// Of it, what no process maps any more: files in memory that may be gone.
     pub unmapped: u64,
@@ -69,7 +69,8 @@ impl LifeSample {
         extra: &ExtraCharge,
         mut each: impl FnMut(SpaceId, Resident),
     ) -> Self {
-        let (huge, ExtraCharge { shared, unmapped, locked_files, .. }) = (memory.huge_mapped(), *extra);
+        let (huge, ExtraCharge { unplaced, unmapped, locked_files, .. }) = (memory.huge_mapped(), *extra);
+        let shared = shared_bytes(memory, memcg).saturating_add(unplaced);
         let mut sample = Self { time_ns, event, huge, shared, unmapped, locked_files, ..Self::default() };
         let (mut spaces, mut mappings) = (0, 0);
         let of_order = |order: Order| memory.folio_event(order, FolioCounter::NrAnon) * order.bytes();

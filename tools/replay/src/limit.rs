@@ -1,6 +1,6 @@
 //! A limit on the memory of the programs, like that of a memory cgroup.
 
-use super::charge::{ExtraCharge, file_bytes};
+use super::charge::{ExtraCharge, file_bytes, shared_bytes};
 use super::plan::SampledPart;
 use quire_host::HostPlatform;
 use quire_mm::{
@@ -17,10 +17,10 @@ const SPACES_OF_EVENT: u64 = 16;
 ///
 /// Linux charges page tables to the cgroup too, and what else it keeps for the programs, and drops clean
 /// pages of files before it pages out. Quire charges none of that, and does not reclaim pages of files. So
-/// the memcg's limit is lowered by the tables and the rest, and raised by the pages of files.
-/// Shared memory and locked files, whose pages are among those of files here, lower it again: they stay in
-/// memory. Where the charge that Linux makes beside anonymous and shared memory was measured, it is used
-/// instead of the tables and what the kernel keeps.
+/// the memcg's limit is lowered by the tables and the rest, and raised by the pages of files. Locked files
+/// lower it again: they stay in memory. So does shared memory that Linux had and no touch brought in. Where
+/// the charge that Linux makes beside anonymous and shared memory was measured, it is used instead of the
+/// tables and what the kernel keeps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupLimit {
     pub(super) memcg: MemcgId,
@@ -39,7 +39,8 @@ impl GroupLimit {
     }
 
     /// Sets the limit by the size of the tables and by what is charged besides, and by the current pages of
-    /// files. Memory over it is reclaimed at the next charge. Returns the room for anonymous memory.
+    /// files. Memory over it is reclaimed at the next charge. Returns the room for anonymous and shared
+    /// memory.
     pub(super) fn set(
         &self,
         memory: &Memory<HostPlatform>,
@@ -58,10 +59,10 @@ impl GroupLimit {
         coming: u64,
     ) -> u64 {
         let part = |bytes| self.sample.map_or(bytes, |sample| sample.part(bytes));
-        let files = file_bytes(memory, self.memcg);
+        let files = file_bytes(memory, self.memcg).saturating_sub(shared_bytes(memory, self.memcg));
         let kernel = || spaces.tables + part(extra.kernel(spaces.spaces, spaces.mappings));
         let beside = self.beside.unwrap_or_else(kernel);
-        let stays = beside.saturating_add(part(extra.shared.saturating_add(extra.locked_files)));
+        let stays = beside.saturating_add(part(extra.unplaced.saturating_add(extra.locked_files)));
         let room = self.bytes.saturating_sub(stays);
         let bytes = room.saturating_add(files).saturating_add(coming);
         // The memcg exists as long as the machine, and is not the root.

@@ -52,13 +52,6 @@ impl PageSet {
         }
     }
 
-    /// The runs that can have some of these, by how many of these they have.
-    pub(super) fn counts(&self, pages: Range<u64>) -> impl Iterator<Item = u64> {
-        let first = self.runs.range(..=pages.start).next_back().map_or(pages.start, |(&start, _)| start);
-        let each = self.runs.range(first..pages.end.max(first));
-        each.map(move |(&start, &end)| end.min(pages.end).saturating_sub(start.max(pages.start)))
-    }
-
     /// Whether this one is in it.
     pub(super) fn has(&self, page: u64) -> bool {
         self.runs.range(..=page).next_back().is_some_and(|(_, end)| *end > page)
@@ -95,9 +88,6 @@ mod tests {
                 prop_assert_eq!(&all, &Vec::from_iter(each.iter().copied()));
                 prop_assert_eq!(set.len(), all.len() as u64);
                 prop_assert!((0..80).all(|page| set.has(page) == each.contains(&page)));
-                let within = each.iter().filter(|page| (start..start + len).contains(page));
-                prop_assert_eq!(set.counts(start..start + len).sum::<u64>(), within.count() as u64);
-                prop_assert!(set.counts(start..start + len).count() <= set.runs.len());
                 let ends = set.runs.values().zip(set.runs.keys().skip(1));
                 prop_assert!(ends.into_iter().all(|(end, next)| end < next), "{:?}", set);
             }

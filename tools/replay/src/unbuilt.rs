@@ -8,29 +8,11 @@ use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_mm::space::{MapFlags, MapRequest, MappedFile, Mapping, Protection, VmFlags};
 use quire_trace::event::{Call, CallDetail, SYS_MAP_SHADOW_STACK};
 
-const SHM_RDONLY: u64 = libc::SHM_RDONLY as u64;
-const SHM_EXEC: u64 = libc::SHM_EXEC as u64;
-
 /// Makes the known effect of a call that succeeded on Linux. Best effort: the call counts as a gap, and
 /// the consequences of a failure here are counted too.
 pub(super) fn apply(space: &HostSpace<'_>, call: &Call, files: &mut FileIds<'_>) {
     let [first, second, third, ..] = call.args;
     match (i64::from(call.number), &call.detail) {
-        (libc::SYS_shmat, &CallDetail::Mapped { start, bytes }) => {
-            let read_only = third & SHM_RDONLY != 0;
-            let mut protection = Protection::READ;
-            protection.set(Protection::WRITE, !read_only);
-            protection.set(Protection::EXECUTE, third & SHM_EXEC != 0);
-            let segment = files.segment(first & 0xffff_ffff);
-            map_shared(
-                space,
-                start,
-                bytes,
-                protection,
-                MappedFile { writable: !read_only, ..MappedFile::new(segment, 0) },
-            );
-        }
-        (libc::SYS_shmdt, _) => detach(space, first, files),
         (libc::SYS_io_setup, &CallDetail::Mapped { start, bytes }) => {
             let may = Protection::READ | Protection::WRITE;
             map_shared(
@@ -101,19 +83,6 @@ fn find(space: &HostSpace<'_>, is: impl Fn(&Mapping) -> bool) -> Vec<Mapping> {
         }
     });
     found
-}
-
-/// `shmdt`: unmaps what remains of the segment that was attached at `addr`. Parts of it may have been
-/// unmapped, and others changed.
-fn detach(space: &HostSpace<'_>, addr: u64, files: &FileIds<'_>) {
-    let parts = find(space, |mapping| {
-        let offset = mapping.range.start().0.checked_sub(addr).map(|bytes| bytes >> PAGE_SHIFT);
-        offset == Some(mapping.page_offset) && mapping.file.is_some_and(|file| files.is_segment(file))
-    });
-    let file = parts.first().and_then(|first| first.file);
-    for part in parts.iter().filter(|part| part.file == file) {
-        let _ = space.munmap(part.range.start(), part.range.pages() << PAGE_SHIFT);
-    }
 }
 
 /// `remap_file_pages`, which Linux does by mapping the same file again.

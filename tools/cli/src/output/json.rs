@@ -117,7 +117,7 @@ fn linux(linux: &LinuxFigures) -> Value {
 
 /// Where resident memory is as much as Linux's.
 fn residency(near: Residency) -> Value {
-    json!({ "anonymous": near.anonymous, "file": near.files })
+    json!({ "anonymous": near.anonymous, "file": near.files, "shared": near.shared })
 }
 
 fn memory(figures: &PressureFigures) -> Value {
@@ -143,7 +143,9 @@ fn quire(process: &ProcessReport) -> Value {
     json!({
         "peak_resident": quire.peak_resident,
         "resident_anonymous": quire.resident_anonymous,
-        "resident_file": quire.resident_file,
+        "resident_file": quire.resident_file + quire.resident_shmem,
+        "rss_file": quire.resident_file,
+        "rss_shmem": quire.resident_shmem,
         "swapped": quire.swapped,
         "peak_mapped": quire.peak_mapped,
         "data": quire.data,

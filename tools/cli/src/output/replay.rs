@@ -67,7 +67,10 @@ fn processes(report: &ReplayReport) -> Table {
             process.mismatches.to_string(),
             if process.audit.is_empty() { "ok".to_owned() } else { format!("{} found", process.audit.len()) },
             beside(process.quire.resident_anonymous, linux.map(|linux| linux.rss_anon)),
-            beside(process.quire.resident_file, linux.map(|linux| linux.rss_file + linux.rss_shmem)),
+            beside(
+                process.quire.resident_file + process.quire.resident_shmem,
+                linux.map(|linux| linux.rss_file + linux.rss_shmem),
+            ),
             beside(process.quire.page_tables, linux.map(|linux| linux.vm_pte)),
             format!(
                 "{} / {}",
@@ -152,11 +155,12 @@ fn resident(report: &ReplayReport) -> Option<String> {
     }
     let count = |near: fn(&Residency) -> bool| known.iter().filter(|residency| near(residency)).count();
     Some(format!(
-        "resident   of {} processes {} have as much anonymous memory as on Linux, and {} as much of files (within 5 % \
-         or 256 kB)",
+        "resident   of {} processes {} have as much anonymous memory as on Linux, {} as much of files, and {} as much \
+         shared memory (within 5 % or 256 kB)",
         known.len(),
         count(|near| near.anonymous),
         count(|near| near.files),
+        count(|near| near.shared),
     ))
 }
 

@@ -155,7 +155,10 @@ fn peaks(processes: &[ProcessReport]) -> String {
     let mib = |bytes: u64| format!("{:.1}", bytes as f64 / f64::from(1 << 20));
     let linux = process.linux.as_ref();
     let linux = linux.map(|linux| mib(linux.vm_hwm.saturating_sub(linux.rss_file + linux.rss_shmem)));
-    let quire = process.quire.peak_resident.saturating_sub(process.quire.resident_file);
+    let quire = process
+        .quire
+        .peak_resident
+        .saturating_sub(process.quire.resident_file + process.quire.resident_shmem);
     format!("{}/{}", mib(quire), linux.unwrap_or_else(|| "-".to_owned()))
 }
 

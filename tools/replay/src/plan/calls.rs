@@ -8,10 +8,14 @@ use super::space::Image;
 use crate::args::{Lock, Locking, PROTECTIONS, is_shared};
 use crate::call::populated_bytes;
 use crate::failed::{Refusal, refusal};
-use quire_trace::event::{Call, CallDetail, FileKind, SYS_MAP_SHADOW_STACK, TaskId};
+use quire_trace::event::{
+    Call, CallDetail, FileChange, FileEvent, FileKind, SYS_MAP_SHADOW_STACK, SizeCause, TaskId,
+};
 use std::ops::Range;
 
 const MADV_DONTNEED_LOCKED: i32 = 24;
+/// The device of System V segments, as far as a plan knows them, whose inodes are their ids.
+const SEGMENTS: u64 = u64::MAX;
 const MADV_GUARD_INSTALL: i32 = 102;
 /// Guards that are installed in the time in which a page comes in.
 const GUARDS_OF_PAGE: u64 = 4;
@@ -30,7 +34,7 @@ impl Needs {
         let follows = succeeds && !is_impossible(call);
         let collapses = self.thp_turned_off && is_collapse(call);
         if follows || looks(call) {
-            let file = self.file_of(call);
+            let file = if follows { self.file_of(call) } else { None };
             self.change(task, |image, budget| {
                 look(image, budget, call)
                     && (!follows || follow(image, budget, call, file))
@@ -45,11 +49,36 @@ impl Needs {
         }
     }
 
-    /// What `call` maps of a file whose size is known.
-    fn file_of(&self, call: &Call) -> Option<FileAt> {
-        let [_, _, _, _, _, offset] = call.args;
-        let file = call.file().filter(|file| file.kind == FileKind::Regular)?;
-        self.files.at((file.device, file.inode), offset, call.result as u64)
+    /// What `call`, which succeeds, maps of a file whose size is known, or of shared memory.
+    fn file_of(&mut self, call: &Call) -> Option<FileAt> {
+        let [first, len, _, flags, _, offset] = call.args;
+        let is_unnamed = is_shared(flags) && flags & libc::MAP_HUGETLB as u64 == 0;
+        let (place, size, offset, start) = match (i64::from(call.number), &call.detail) {
+            (libc::SYS_shmat, &CallDetail::Mapped { start, bytes }) => {
+                ((SEGMENTS, first & 0xffff_ffff), Some(bytes), 0, start)
+            }
+            (libc::SYS_mmap, CallDetail::File(file)) if file.kind == FileKind::Memory => {
+                ((file.device, file.inode), Some(file.size), offset, call.result as u64)
+            }
+            (libc::SYS_mmap, CallDetail::File(file)) if file.kind == FileKind::Regular => {
+                ((file.device, file.inode), None, offset, call.result as u64)
+            }
+            (libc::SYS_mmap, detail) if is_unnamed => {
+                let zeros = matches!(detail, CallDetail::File(file) if file.kind == FileKind::Zero);
+                if !zeros && flags & libc::MAP_ANONYMOUS as u64 == 0 {
+                    return None;
+                }
+                let made = self.files.unnamed(&mut self.budget, len.div_ceil(4096), call.result as u64);
+                self.check(made.is_some());
+                return made;
+            }
+            _ => return None,
+        };
+        if let Some(bytes) = size {
+            let change = FileChange::Size { bytes, cause: SizeCause::Seen };
+            self.file(&FileEvent { device: place.0, inode: place.1, change });
+        }
+        self.files.at(place, offset, start)
     }
 }
 
@@ -254,7 +283,7 @@ fn follow(image: &mut Image, budget: &mut Budget, call: &Call, file: Option<File
         }
         libc::SYS_shmat | libc::SYS_io_setup => {
             let CallDetail::Mapped { start, bytes } = call.detail else { return true };
-            let kind = Kind { anonymous: false, shared: true, ..Kind::HEAP };
+            let kind = Kind { anonymous: false, shared: true, file, ..Kind::HEAP };
             put(image, budget, named(start, bytes), kind, None)
         }
         libc::SYS_shmdt => match image.layout.at(first) {

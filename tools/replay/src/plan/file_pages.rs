@@ -1,14 +1,14 @@
-//! Pages of files whose size is known: they are cached once, whichever spaces map them.
+//! Pages of files whose size is known, and of shared memory: they are there once, whichever spaces map them.
 //!
 //! A page that came in stays until the replay ends, as far as the plan knows. So of each file all that was
-//! ever mapped counts.
+//! ever mapped counts. Shared memory without a name ends with its last mapping.
 
 use super::Needs;
 use super::budget::Budget;
 use crate::around::around;
 use crate::page_set::PageSet;
 use quire_trace::event::{FileChange, FileEvent, IndexRun, TaskId};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
 const PAGE_SHIFT: u32 = 12;
@@ -57,13 +57,15 @@ pub(super) struct FileAt {
     file: usize,
     /// The page of the file at an address is the number of that page of addresses and this, wrapping.
     shift: u64,
+    /// A touch brings in no other page: what is there was brought in by touches.
+    alone: bool,
 }
 
 impl FileAt {
     /// A page of the file at this place.
     #[cfg(test)]
     pub(super) fn of(file: usize) -> Self {
-        Self { file, shift: 0 }
+        Self { file, shift: 0, alone: false }
     }
 
     /// The place of the file among all.
@@ -90,6 +92,9 @@ impl FileAt {
     /// What is mapped with the page at `addr`, which is in `part`, when it is read. A mapping can be more
     /// than this part.
     pub(super) fn window(self, addr: u64, part: &Range<u64>) -> Brought {
+        if self.alone {
+            return self.one(addr);
+        }
         let page = self.page(addr);
         let start = page.saturating_sub((addr & AROUND) >> PAGE_SHIFT);
         let end = around(addr, part).end.max((addr & !AROUND) + AROUND + 1);
@@ -124,27 +129,55 @@ struct PlannedFile {
     /// Its size in pages.
     size: u64,
     pages: PageSet,
+    /// Address spaces that map it.
+    spaces: i64,
+    /// It ends when none does.
+    unnamed: bool,
 }
 
-/// All files whose size is known.
+/// All files whose size is known, and shared memory.
 #[derive(Debug, Default)]
 pub(super) struct PlannedFiles {
     places: HashMap<(u64, u64), usize>,
     files: Vec<PlannedFile>,
     /// Pages of all.
     pages: u64,
+    /// Files that have ended.
+    ended: usize,
 }
 
 impl PlannedFiles {
     /// Pages that they need together, with what finds them.
     pub(super) fn pages(&self) -> u64 {
-        self.pages + self.pages / PAGES_OF_NODES + self.files.len().div_ceil(FILES_IN_PAGE) as u64
+        let files = (self.files.len() - self.ended).div_ceil(FILES_IN_PAGE) as u64;
+        self.pages + self.pages / PAGES_OF_NODES + files
     }
 
     /// What a mapping at `start` shows that begins with byte `offset` of this file, if its size is known.
     pub(super) fn at(&self, place: (u64, u64), offset: u64, start: u64) -> Option<FileAt> {
         let file = *self.places.get(&place)?;
-        Some(FileAt { file, shift: (offset >> PAGE_SHIFT).wrapping_sub(start >> PAGE_SHIFT) })
+        let shift = (offset >> PAGE_SHIFT).wrapping_sub(start >> PAGE_SHIFT);
+        Some(FileAt { file, shift, alone: false })
+    }
+
+    /// New shared memory without a name, of so many pages, is mapped at `start`. `None` if it is too much.
+    pub(super) fn unnamed(&mut self, budget: &mut Budget, size: u64, start: u64) -> Option<FileAt> {
+        let at =
+            FileAt { file: self.files.len(), shift: 0_u64.wrapping_sub(start >> PAGE_SHIFT), alone: true };
+        self.files.push(PlannedFile { size, unnamed: true, ..PlannedFile::default() });
+        budget.hold(FILE_BYTES).then_some(at)
+    }
+
+    /// So many address spaces more map these files.
+    pub(super) fn are_mapped(&mut self, changed: &BTreeMap<usize, i64>) {
+        for (&number, &spaces) in changed {
+            let Some(file) = self.files.get_mut(number) else { continue };
+            file.spaces += spaces;
+            if file.unnamed && file.spaces == 0 && spaces < 0 {
+                self.pages -= std::mem::take(&mut file.pages).len();
+                self.ended += 1;
+            }
+        }
     }
 
     /// Whether these pages show that their file has grown.
@@ -176,7 +209,7 @@ impl PlannedFiles {
             let FileChange::Size { bytes, .. } = change else { return true };
             let size = bytes.div_ceil(1 << PAGE_SHIFT);
             self.places.insert(place, self.files.len());
-            self.files.push(PlannedFile { size, pages: PageSet::default() });
+            self.files.push(PlannedFile { size, ..PlannedFile::default() });
             return budget.hold(FILE_BYTES);
         };
         let file = &mut self.files[number];
@@ -304,6 +337,31 @@ mod tests {
                 assert!(planned.end - planned.start <= 32, "{planned:?}");
             }
         }
+    }
+
+    #[test]
+    fn shared_memory_without_a_name_ends_with_its_last_mapping() {
+        let (mut files, mut budget) = files(20);
+        let at = files.unnamed(&mut budget, 100, AT).unwrap();
+        let part = AT..AT + (100 << PAGE_SHIFT);
+        let spaces =
+            |files: &mut PlannedFiles, more| files.are_mapped(&BTreeMap::from([(at.number(), more)]));
+        spaces(&mut files, 1);
+        assert!(files.bring_in(&mut budget, &at.window(AT + (9 << PAGE_SHIFT), &part)));
+        assert_eq!(files.pages, 1, "nothing is there that no touch brought in");
+        assert!(files.bring_in(&mut budget, &at.all(&part)));
+        spaces(&mut files, 1);
+        spaces(&mut files, -1);
+        // Its mapping was replaced by one of the same.
+        spaces(&mut files, 0);
+        assert_eq!((files.pages, files.ended), (100, 0));
+        spaces(&mut files, -1);
+        assert_eq!((files.pages, files.ended), (0, 1));
+        let named = files.at(PLACE, 0, AT).unwrap();
+        assert!(files.bring_in(&mut budget, &named.one(AT)));
+        files.are_mapped(&BTreeMap::from([(named.number(), 1)]));
+        files.are_mapped(&BTreeMap::from([(named.number(), -1)]));
+        assert_eq!(files.pages, 1, "a name keeps it");
     }
 
     /// Whether anything is known to be there or not: the mappings are walked for each change.

@@ -120,6 +120,8 @@ pub(super) struct Layout {
     parts: BTreeMap<u64, (u64, Kind)>,
     /// What of them is of each file whose size is known.
     files: BTreeMap<usize, OfFile>,
+    /// Files that came to be mapped, 1, or are no longer, -1, since that was asked last.
+    changed: BTreeMap<usize, i64>,
 }
 
 /// The pages that hold a range of bytes, in user space.
@@ -229,11 +231,32 @@ impl Layout {
         self.files.get(&file).copied().unwrap_or_default()
     }
 
+    /// The files that came to be mapped, 1, or are no longer, -1, since the last call.
+    pub(super) fn take_changed(&mut self) -> BTreeMap<usize, i64> {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// It is a copy for another address space.
+    pub(super) fn is_copied(&mut self) {
+        self.changed = self.files.keys().map(|&file| (file, 1)).collect();
+    }
+
+    /// Its address space is gone: the files that it had mapped as far as that was told.
+    pub(super) fn into_left(mut self) -> BTreeMap<usize, i64> {
+        for file in self.files.keys() {
+            *self.changed.entry(*file).or_default() -= 1;
+        }
+        self.changed
+    }
+
     /// `range` is a mapping, where none begins but at its start.
     fn insert(&mut self, range: Range<u64>, kind: Kind) {
         self.remove(range.start);
         if let Some(file) = kind.file {
             let of_file = self.files.entry(file.number()).or_default();
+            if of_file.mappings == 0 {
+                *self.changed.entry(file.number()).or_default() += 1;
+            }
             of_file.mappings += 1;
             of_file.bytes += range.end - range.start;
         }
@@ -249,6 +272,7 @@ impl Layout {
             of_file.bytes -= end - start;
             if of_file.mappings == 0 {
                 self.files.remove(&file.number());
+                *self.changed.entry(file.number()).or_default() -= 1;
             }
         }
     }

@@ -370,9 +370,10 @@ impl Needs {
         image.counted = demand;
         self.budget.release(image.held);
         image.held = bytes;
-        let brought = std::mem::take(&mut image.brought);
+        let (brought, changed) = (std::mem::take(&mut image.brought), image.layout.take_changed());
         let ok = self.budget.hold(bytes) && brought.iter().all(|brought| self.bring_in(brought));
         self.check(ok);
+        self.files.are_mapped(&changed);
         self.grown = true;
     }
 
@@ -488,6 +489,7 @@ impl Needs {
                 self.recount(heir);
             }
         }
+        self.files.are_mapped(&image.layout.into_left());
     }
 }
 

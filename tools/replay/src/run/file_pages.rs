@@ -53,7 +53,7 @@ impl RunningReplay<'_> {
     /// Brings pages into the cache for a touch that is about to be made.
     #[inline]
     pub(super) fn bring_around(&mut self, event: &Event, fault: &Fault, upcoming: Option<&mut dyn Upcoming>) {
-        if self.files.any_known() {
+        if self.files.any_known() || self.files.any_shared() {
             self.bring_known(event, fault, upcoming);
         }
     }
@@ -82,10 +82,26 @@ impl RunningReplay<'_> {
             return;
         };
         let page_at = |addr: u64| mapping.page_offset + ((addr - addrs.start) >> PAGE_SHIFT);
-        let extra = self.extra_charge();
-        let Some(file) = self.files.known(number) else { return };
         let page = page_at(addr);
         let cpu = event.cpu as usize % self.vcpus.len();
+        let around = || {
+            let window = around(addr & !(PAGE_SIZE - 1), &addrs);
+            page_at(window.start)..page_at(window.end - 1) + 1
+        };
+        if let Some(file) = self.files.shared(number) {
+            let reads = was_allowed && reads(fault, &mapping);
+            return self.vcpus[cpu].run(|| {
+                if !was_allowed {
+                    return file.ends_before(page);
+                }
+                file.has(page.saturating_add(1));
+                if reads {
+                    file.read(space, page, around());
+                }
+            });
+        }
+        let extra = self.extra_charge();
+        let Some(file) = self.files.known(number) else { return };
         if page >= file.pages() && was_allowed {
             self.vcpus[cpu].run(|| file.has_grown_to(page));
         }
@@ -109,12 +125,7 @@ impl RunningReplay<'_> {
             }
             Outcome::Denied(_) | Outcome::Unresolved => {}
         }
-        let pages = if reads(fault, &mapping) {
-            let window = around(addr & !(PAGE_SIZE - 1), &addrs);
-            page_at(window.start)..page_at(window.end - 1) + 1
-        } else {
-            page..page + 1
-        };
+        let pages = if reads(fault, &mapping) { around() } else { page..page + 1 };
         if let Some(limit) = &self.options.limit {
             let coming = MOST_BROUGHT * PAGE_SIZE;
             limit.set_before(self.machine.memory(), &self.spaces_charge, &extra, coming);
@@ -129,10 +140,12 @@ impl RunningReplay<'_> {
     pub(super) fn bring_for_call(&mut self, cpu: usize, task: TaskId, call: &Call) {
         let Some(Some(task)) = self.tasks.get(task.0 as usize) else { return };
         let Some(space) = &task.space else { return };
-        if !self.files.any_known() || call.errno().is_some() {
+        if !(self.files.any_known() || self.files.any_shared()) || call.errno().is_some() {
             return;
         }
         let [first, second, third, flags, _, offset] = call.args;
+        // Where a file ended before what is populated, the call failed; but for a new mapping, and for all.
+        let mut ends = i64::from(call.number) != libc::SYS_mmap;
         let mut parts = Vec::new();
         let mut add = |range| parts.extend(files_in(space, range, ACCESSIBLE));
         match i64::from(call.number) {
@@ -150,13 +163,18 @@ impl RunningReplay<'_> {
                 if let Some(Locking { mapped: Some((range, Lock::Now)), .. }) =
                     Locking::of(call, &pages_of(first, second))
                 {
+                    if i64::from(call.number) == libc::SYS_mlockall {
+                        ends = false;
+                    }
                     add(range);
                 }
             }
         }
         let none = PageSet::default();
         for (number, pages) in parts {
-            if let Some(file) = self.files.known(number) {
+            if let Some(file) = self.files.shared(number).filter(|_| ends) {
+                self.vcpus[cpu].run(|| file.has(pages.end));
+            } else if let Some(file) = self.files.known(number) {
                 self.vcpus[cpu].run(|| file.bring_in(space, pages, &none));
             }
         }
@@ -169,7 +187,9 @@ impl RunningReplay<'_> {
         let Some(Some(task)) = self.tasks.get(task.0 as usize).filter(|_| removes) else { return };
         let Some(space) = &task.space else { return };
         for (number, pages) in files_in(space, pages_of(start, len), VmFlags::SHARED) {
-            if let Some(file) = self.files.known(number) {
+            if let Some(file) = self.files.shared(number) {
+                file.removed(pages.end - pages.start);
+            } else if let Some(file) = self.files.known(number) {
                 file.removed(pages);
             }
         }

@@ -35,17 +35,10 @@ impl RunningReplay<'_> {
     pub(super) fn touched(&mut self, event: &Event, fault: &Fault) -> Option<String> {
         let was_allowed = touch::was_allowed(fault);
         if self.options.sample.as_ref().is_some_and(|sample| !sample.pressure.covers(fault.addr)) {
-            // What is shared counts all the same.
-            if was_allowed && let Some(number) = self.task(event.task).map(|task| task.number) {
-                self.shared.touch(number, fault.addr, fault.access);
-            }
             return None;
         }
         let cpu = self.switch(event);
         let Some(Some(task)) = self.tasks.get(event.task.0 as usize) else { return None };
-        if was_allowed {
-            self.shared.touch(task.number, fault.addr, fault.access);
-        }
         let ProcessState { report: process, limits, .. } = &mut self.processes[task.process];
         process.faults += 1;
         if let Some(heat) = &mut self.heat {
@@ -161,7 +154,7 @@ impl RunningReplay<'_> {
             return None;
         };
         let (number, process, program_break) = (task.number, task.process, space.program_break().0);
-        let is_shared = |file| self.shared.has(file);
+        let is_shared = |file| self.files.is_shared(file);
         let limit = self.options.limit;
         let coming = limit.map_or(0, |_| brought_in::files_brought_in(&space, call, is_shared));
         let limit = limit.filter(|_| coming > 0);
@@ -171,6 +164,10 @@ impl RunningReplay<'_> {
             limit.set_before(self.machine.memory(), &self.spaces_charge, &extra, coming);
         }
         drop(space);
+        if call.errno().is_none() {
+            let (memory, files) = (self.machine.memory(), &mut self.files);
+            self.vcpus[cpu].run(|| files.share(memory, call));
+        }
         if may_bring_in {
             self.bring_for_call(cpu, event.task, call);
         }
@@ -178,7 +175,7 @@ impl RunningReplay<'_> {
         let space = task.acting(&self.processes[process].limits)?;
         let resident = || {
             let figures = space.figures();
-            figures.resident_anonymous + figures.resident_file
+            figures.resident_anonymous + figures.resident_file + figures.resident_shmem
         };
         let before = if may_bring_in { resident() } else { 0 };
         let files = &mut self.files;
@@ -186,7 +183,6 @@ impl RunningReplay<'_> {
         if may_bring_in {
             self.processes[process].report.populated += resident().saturating_sub(before) >> PAGE_SHIFT;
         }
-        self.shared.call(number, call, files);
         self.own_files.call(call);
         if let Some(again) = &mut self.again {
             again.has(self.machine.memory().resident_anonymous());
@@ -203,7 +199,7 @@ impl RunningReplay<'_> {
         if self.options.limited && succeeded && self.falls_short(event.task, call, program_break) {
             self.exhausted(process, names::of_form(CallNumber::from_raw(call.number), &call.args));
         }
-        if succeeded && self.files.any_known() {
+        if succeeded && (self.files.any_known() || self.files.any_shared()) {
             self.remove_by_call(event.task, call);
         }
         Some((process, verdict))

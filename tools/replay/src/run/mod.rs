@@ -42,7 +42,6 @@ use super::pressure::{PressureFigures, SwapFigures};
 use super::report::{DoesNotFit, ReplayReport};
 use super::schedule::Schedule;
 use super::settings;
-use super::shared::SharedMemory;
 use super::sites::Sites;
 use super::task::{Task, Tasks};
 use crate::space::HostSpace;
@@ -129,7 +128,6 @@ pub(super) struct RunningReplay<'m> {
     other_mapping: OtherMapping,
     unused: Unused,
     own_files: OwnFiles,
-    shared: SharedMemory,
     /// Parts of it that were looked at where processes ended.
     shared_looks: u64,
     /// Bytes of pages of files that are locked, as they were counted last.
@@ -202,7 +200,6 @@ impl<'m> RunningReplay<'m> {
             known_files: 0,
             other_mapping: OtherMapping::default(),
             unused: Unused::default(),
-            shared: SharedMemory::default(),
             own_files: OwnFiles::default(),
             shared_looks: 0,
             locked_files: 0,

@@ -57,6 +57,7 @@ impl RunningReplay<'_> {
         let rights = image::rights_of(recorded.privileges);
         let number = self.ends.made(self.event, None);
         self.own_files.exec(number, recorded);
+        self.processes[process].report.images_in_memory |= self.own_files.bytes(number) > 0;
         let task = Task { process, number, space: space.map(Rc::new), rights };
         if self.put(event.task, task) {
             self.begin_thread(process);
@@ -105,7 +106,6 @@ impl RunningReplay<'_> {
             self.own(space.as_deref(), process);
             number = self.ends.made(self.event, Some(parent_number));
             self.sites.copy(parent_number, number);
-            self.shared.fork(parent_number, number);
             self.own_files.fork(parent_number, number);
             if let Some(contents) = &mut self.contents {
                 contents.forked.extend([parent_number, number]);
@@ -164,8 +164,7 @@ impl RunningReplay<'_> {
         self.swap.note(self.machine.memory());
         let (process, number) = (task.process, task.number);
         if Rc::strong_count(&space) == 1 {
-            self.compare_at_end(number, process, space.figures());
-            self.shared.leave(number);
+            self.compare_at_end(number, process, &space);
             self.own_files.leave(number);
             if self.options.requested.digest {
                 self.digest(process, &space);

@@ -3,12 +3,14 @@
 use super::RunningReplay;
 use super::brought_in::{ACCESSIBLE, is_locked};
 use super::work::looks_at;
-use crate::charge::ExtraCharge;
+use crate::charge::{ExtraCharge, shared_bytes};
+use crate::ends::SpaceEnd;
 use crate::joint::{self, Mapped};
 use crate::mappings::{self, MappingLife};
 use crate::page_set::PageSet;
 use crate::pressure::SwapFigures;
 use crate::report::HeldMemory;
+use crate::shared_file::SharedFile;
 use crate::space::HostSpace;
 use crate::task::{Task, Tasks};
 use quire_arch::PAGE_SHIFT;
@@ -17,9 +19,8 @@ use quire_trace::event::{LinuxFigures, TaskId};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-/// Parts of shared memory, and runs of its pages, that are looked at where processes end, and so many more
-/// for each event: neither many that end with much of it nor one of many parts take the square of their
-/// number.
+/// Mappings that are looked at where processes end, and so many more for each event: many that end with many
+/// do not take the square of their number.
 const FREE_LOOKS: u64 = 1 << 22;
 const LOOKS_OF_EVENT: u64 = 16;
 
@@ -40,27 +41,43 @@ impl RunningReplay<'_> {
 
     /// Address space number `number` is about to be gone: takes Quire's figures of it, and what Linux had
     /// more.
-    pub(super) fn compare_at_end(&mut self, number: usize, process: usize, figures: SpaceFigures) {
+    pub(super) fn compare_at_end(&mut self, number: usize, process: usize, space: &HostSpace<'_>) {
+        let figures = space.figures();
         let end = self.ends.left(number, figures);
-        let missing = end.map_or(0, |end| self.unrecorded_shared(number, end.linux_shared));
+        // Where memory is limited what is missing may be swapped out.
+        let end = end.filter(|_| !self.options.limited);
+        let missing = end.map_or(0, |end| self.unrecorded_shared(number, &end, (space, &figures)));
         let report = &mut self.processes[process].report;
         report.add_quire(figures);
         report.unrecorded_shared = report.unrecorded_shared.max(missing);
     }
 
     /// What Linux has mapped of shared memory in address space number `number`, and no event brought in.
-    fn unrecorded_shared(&mut self, number: usize, linux: u64) -> u64 {
-        if linux == 0 {
-            return 0;
+    fn unrecorded_shared(
+        &mut self,
+        number: usize,
+        end: &SpaceEnd,
+        (space, figures): (&HostSpace<'_>, &SpaceFigures),
+    ) -> u64 {
+        let known = end.shared.saturating_add(self.own_files.bytes(number));
+        let missing = end.linux_shared.saturating_sub(known);
+        if missing == 0 || !self.files.any_shared() {
+            return missing;
         }
         let earned = FREE_LOOKS + LOOKS_OF_EVENT * self.event;
-        let left = earned.saturating_sub(self.shared_looks);
-        let (mapped, looks) = self.shared.mapped_bytes(number, left);
-        looks_at(looks);
-        self.shared_looks += looks;
-        let own = self.own_files.bytes(number);
-        // What was not looked at is held against nothing.
-        mapped.map_or(0, |mapped| linux.saturating_sub(mapped.saturating_add(own)))
+        if self.shared_looks.saturating_add(figures.mappings) > earned {
+            // What was not looked at is held against nothing.
+            return 0;
+        }
+        looks_at(figures.mappings);
+        self.shared_looks += figures.mappings;
+        // What a file had when it was mapped may be mapped around a touch.
+        let mut around = 0;
+        space.mappings().for_each(|mapping| {
+            let file = mapping.file.and_then(|file| self.files.shared(file));
+            around += file.map_or(0, |file| file.unplaced_within(mapping.range.pages()));
+        });
+        missing.saturating_sub(around << PAGE_SHIFT)
     }
 
     /// The memory of each mapping of each process now.
@@ -86,7 +103,9 @@ impl RunningReplay<'_> {
         let Some(joint) = &mut self.joint else { return };
         let mut mapped = Mapped::default();
         if self.forks.any() {
-            mapped = spaces(&self.tasks).map(|(_, space)| joint::part_of(space)).fold(mapped, Mapped::and);
+            let is_shared = |number| self.files.is_shared(number);
+            let parts = spaces(&self.tasks).map(|(_, space)| joint::part_of(space, is_shared));
+            mapped = parts.fold(mapped, Mapped::and);
         }
         joint.count(time_ns, mapped);
     }
@@ -98,7 +117,7 @@ impl RunningReplay<'_> {
         let mut held = HeldMemory {
             compressed_swap: swapped.ram_bytes,
             free: memory.frames().reports().totals().free << PAGE_SHIFT,
-            shared: self.shared.bytes(),
+            shared: shared_bytes(memory, self.options.memcg).saturating_add(self.unplaced()),
             ..HeldMemory::default()
         };
         for (_, space) in spaces(&self.tasks) {
@@ -150,10 +169,20 @@ impl RunningReplay<'_> {
         ExtraCharge {
             costs: self.options.requested.kernel,
             threads: self.threads,
-            shared: self.shared.bytes(),
-            unmapped: self.shared.unmapped_bytes(),
+            unplaced: self.unplaced(),
+            unmapped: self.unmapped(),
             locked_files: self.locked_files,
         }
+    }
+
+    /// Shared memory that Linux had and no touch brought in, in bytes.
+    fn unplaced(&self) -> u64 {
+        bytes_of(self.files.all_shared().map(SharedFile::unplaced_of_programs))
+    }
+
+    /// Shared memory that nothing maps: whether it still exists is not recorded.
+    fn unmapped(&self) -> u64 {
+        bytes_of(self.files.all_shared().map(SharedFile::pages_that_may_be_gone))
     }
 
     /// Counts the pages of files that are locked, each once, however often it is mapped. What is locked is
@@ -170,7 +199,7 @@ impl RunningReplay<'_> {
                     && is_locked(mapping.flags)
                     && mapping.flags.intersects(ACCESSIBLE)
                     && !written
-                    && !self.shared.has(file)
+                    && !self.files.is_shared(file)
                 {
                     let pages = (mapping.range.end().0 - mapping.range.start().0) >> PAGE_SHIFT;
                     let first = mapping.page_offset;
@@ -185,6 +214,10 @@ impl RunningReplay<'_> {
         self.locked_files = pages.saturating_mul(1 << PAGE_SHIFT).min(resident);
         looked_at
     }
+}
+
+fn bytes_of(pages: impl Iterator<Item = u64>) -> u64 {
+    pages.fold(0, u64::saturating_add).saturating_mul(1 << PAGE_SHIFT)
 }
 
 /// The address spaces of `tasks`, each once, with the first thread that uses it.

@@ -59,6 +59,11 @@ impl Invented {
         self.call(time_ns, libc::SYS_munmap, [addr, len, 0, 0, 0, 0], 0);
     }
 
+    /// After a report: the program does not end yet.
+    pub(super) fn go_on(&mut self) {
+        self.events.pop_if(|last| matches!(last.kind, EventKind::Exit(_)));
+    }
+
     /// The last event.
     pub(super) fn last(&mut self) -> &mut Event {
         self.events.last_mut().unwrap()

@@ -11,6 +11,7 @@ mod order;
 mod order_limits;
 mod replay;
 mod reuse;
+mod shared;
 mod sizes;
 
 use quire_trace::format::{CallSource, FaultSource, Pressure, TraceHeader, UseSource};

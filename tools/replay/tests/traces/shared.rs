@@ -1,0 +1,186 @@
+//! Shared memory that several mappings and processes have: one object, whose pages count once.
+
+use super::life::{BASE, Invented, PAGE, SECOND};
+use quire_replay::{ProcessReport, ReplayOptions, ReplayReport};
+use quire_trace::event::{
+    Access, Call, CallDetail, CloneFacts, Denial, Event, EventKind, Fault, FileFacts, FileKind, HeldInMemory,
+    LinuxFigures, Mode, Outcome, TaskId,
+};
+use std::sync::Arc;
+
+const OTHER: u64 = BASE + (1 << 30);
+
+/// The last event is that of another thread.
+fn by(program: &mut Invented, task: u32) {
+    let last = program.last();
+    *last = Event { task: TaskId(task), ..last.clone() };
+}
+
+/// Maps a file in memory of so many pages, from its first page on.
+fn map(program: &mut Invented, task: u32, (addr, len): (u64, u64), size: u64, held: Option<HeldInMemory>) {
+    let (kind, size) = (FileKind::Memory, size * PAGE);
+    let facts =
+        FileFacts { kind, size, readable: true, writable: true, inode: 7, held, ..FileFacts::default() };
+    let args = [addr, len * PAGE, 3, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+    let detail = CallDetail::File(Arc::new(facts));
+    let map = Call { number: libc::SYS_mmap as u32, args, result: addr as i64, detail };
+    program.push(SECOND, EventKind::Call(map));
+    by(program, task);
+}
+
+/// Attaches segment number 5, of so many pages.
+fn attach(program: &mut Invented, task: u32, (asked, addr): (u64, u64), pages: u64, flags: i32) {
+    let detail = CallDetail::Mapped { start: addr, bytes: pages * PAGE };
+    let args = [5, asked, flags as u64, 0, 0, 0];
+    let call = Call { number: libc::SYS_shmat as u32, args, result: addr as i64, detail };
+    program.push(SECOND, EventKind::Call(call));
+    by(program, task);
+}
+
+fn touch(program: &mut Invented, task: u32, addr: u64, access: Access, outcome: Outcome) {
+    let fault = Fault { addr, access, mode: Mode::User, outcome, inferred: false };
+    program.push(2 * SECOND, EventKind::Fault(fault));
+    by(program, task);
+}
+
+fn write(program: &mut Invented, task: u32, addr: u64) {
+    touch(program, task, addr, Access::Write, Outcome::Minor);
+}
+
+fn fork(program: &mut Invented) {
+    let child = CloneFacts {
+        child: TaskId(1),
+        child_tid: 2,
+        child_pid: 2,
+        flags: 0,
+        shares_memory: false,
+        same_process: false,
+    };
+    program.push(SECOND, EventKind::Clone(child));
+}
+
+fn report(program: &mut Invented) -> ReplayReport {
+    let report = program.report(ReplayOptions { life: true, ..ReplayOptions::default() });
+    program.go_on();
+    assert!(report.processes.iter().all(ProcessReport::is_good), "{:?}", report.processes);
+    report
+}
+
+fn mismatches(program: &mut Invented) -> u64 {
+    let report = program.report(ReplayOptions::default());
+    program.go_on();
+    report.processes.iter().map(|process| process.mismatches).sum()
+}
+
+/// The shared memory of all at its most, and of each process, in pages.
+fn shared(report: &ReplayReport) -> (u64, Vec<u64>) {
+    let each = report.processes.iter().map(|process| process.quire.resident_shmem / PAGE);
+    (report.life.as_ref().unwrap().at_charge_peak.shared / PAGE, each.collect())
+}
+
+#[test]
+fn a_memfd_has_its_pages_once_in_all_processes_that_map_it() {
+    let mut program = Invented::new("memfd");
+    fork(&mut program);
+    map(&mut program, 0, (BASE, 100), 100, None);
+    map(&mut program, 1, (OTHER, 100), 100, None);
+    (0..100).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+    (0..60).for_each(|page| write(&mut program, 1, OTHER + page * PAGE));
+    assert_eq!(shared(&report(&mut program)), (100, vec![100, 60]));
+    // What is unmapped keeps its pages while the file is there.
+    program.call(3 * SECOND, libc::SYS_munmap, [BASE, 100 * PAGE, 0, 0, 0, 0], 0);
+    map(&mut program, 0, (BASE, 100), 100, None);
+    (0..16).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+    let report = report(&mut program);
+    assert_eq!(shared(&report), (100, vec![16, 60]));
+    assert_eq!(report.life.unwrap().at_end.shared, 100 * PAGE);
+}
+
+#[test]
+fn a_file_in_memory_grows_and_shrinks_as_touches_tell() {
+    let mut program = Invented::new("memfd");
+    // It was empty when it was mapped.
+    map(&mut program, 0, (BASE, 100), 0, None);
+    write(&mut program, 0, BASE + 50 * PAGE);
+    let args = [BASE, 80 * PAGE, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0];
+    program.call(2 * SECOND, libc::SYS_madvise, args, 0);
+    assert_eq!(shared(&report(&mut program)), (80, vec![80]));
+    // And was truncated.
+    program.call(2 * SECOND, libc::SYS_munmap, [OTHER, PAGE, 0, 0, 0, 0], 0);
+    touch(&mut program, 0, BASE + 20 * PAGE, Access::Read, Outcome::Denied(Denial::NoBacking));
+    map(&mut program, 0, (OTHER, 10), 20, None);
+    let report = report(&mut program);
+    assert_eq!(shared(&report), (80, vec![20]));
+    assert_eq!(report.life.unwrap().at_end.shared, 20 * PAGE);
+}
+
+/// Of a file of 400 pages 64 were there when it was mapped. Linux maps these around a touch.
+#[test]
+fn what_a_file_had_comes_in_around_reads_and_counts_at_once() {
+    for (changed, counted) in [(true, 64), (false, 0)] {
+        let held = Some(HeldInMemory { bytes: 64 * PAGE, changed });
+        let mut program = Invented::new("written");
+        map(&mut program, 0, (BASE, 400), 400, held);
+        program.call(SECOND, libc::SYS_munmap, [OTHER, PAGE, 0, 0, 0, 0], 0);
+        assert_eq!(shared(&report(&mut program)), (counted, vec![0]), "{changed}");
+        for page in (0..400).step_by(16) {
+            touch(&mut program, 0, BASE + page * PAGE, Access::Read, Outcome::Minor);
+        }
+        // 4 windows have them all, and a page of each of the 21 others is new.
+        let figures = LinuxFigures { rss_shmem: 85 * PAGE, ..LinuxFigures::default() };
+        program.push(3 * SECOND, EventKind::Figures(Box::new(figures)));
+        let report = report(&mut program);
+        assert_eq!(shared(&report).1, [85], "{changed}");
+        assert_eq!(report.processes[0].unrecorded_shared, 0);
+        assert_eq!(report.processes[0].residency().map(|near| near.shared), Some(true));
+    }
+}
+
+#[test]
+fn a_segment_is_one_wherever_it_is_attached() {
+    let mut program = Invented::new("segment");
+    attach(&mut program, 0, (BASE, BASE), 50, 0);
+    fork(&mut program);
+    (0..50).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+    // The child has it since the fork, and attaches it again, to read.
+    attach(&mut program, 1, (OTHER + 5, OTHER), 50, libc::SHM_RND | libc::SHM_RDONLY);
+    (0..50).for_each(|page| touch(&mut program, 1, OTHER + page * PAGE, Access::Read, Outcome::Minor));
+    write(&mut program, 1, BASE);
+    let found = report(&mut program);
+    assert_eq!(shared(&found), (50, vec![50, 51]));
+    assert!(found.processes.iter().all(|process| process.gaps.is_empty()));
+    // Parts of it are detached together; the segment stays.
+    program.call(3 * SECOND, libc::SYS_munmap, [BASE + 3 * PAGE, PAGE, 0, 0, 0, 0], 0);
+    program.call(3 * SECOND, libc::SYS_shmdt, [BASE, 0, 0, 0, 0, 0], 0);
+    touch(&mut program, 0, BASE + 9 * PAGE, Access::Read, Outcome::Denied(Denial::NotMapped));
+    attach(&mut program, 0, (BASE, BASE), 50, libc::SHM_REMAP);
+    touch(&mut program, 0, BASE + 49 * PAGE, Access::Read, Outcome::Minor);
+    // With the page before, which is in the same 64 KiB.
+    assert_eq!(shared(&report(&mut program)), (50, vec![2, 51]));
+    // It is not attached there twice.
+    attach(&mut program, 0, (BASE, BASE), 50, 0);
+    assert_eq!(mismatches(&mut program), 1);
+    program.call(3 * SECOND, libc::SYS_shmdt, [BASE + PAGE, 0, 0, 0, 0, 0], 0);
+    assert_eq!(mismatches(&mut program), 2);
+}
+
+/// Programs map and unmap shared memory again and again: a machine that has room for it once is enough.
+#[test]
+fn shared_memory_without_a_name_takes_its_memory_once_and_gives_it_back() {
+    const PAGES: u64 = 4096;
+    let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    let mut program = Invented::new("again");
+    for _ in 0..20 {
+        program.call(SECOND, libc::SYS_mmap, [BASE, PAGES * PAGE, 3, flags, u64::MAX, 0], BASE);
+        let args = [BASE, PAGES * PAGE, libc::MADV_POPULATE_WRITE as u64, 0, 0, 0];
+        program.call(SECOND, libc::SYS_madvise, args, 0);
+        // The data is kept.
+        let args = [BASE, PAGES * PAGE, libc::MADV_DONTNEED as u64, 0, 0, 0];
+        program.call(SECOND, libc::SYS_madvise, args, 0);
+        program.call(SECOND, libc::SYS_munmap, [BASE, (PAGES - 1) * PAGE, 0, 0, 0, 0], 0);
+        program.call(SECOND, libc::SYS_munmap, [BASE + (PAGES - 1) * PAGE, PAGE, 0, 0, 0, 0], 0);
+    }
+    let report = report(&mut program);
+    assert_eq!(shared(&report).0, PAGES);
+    assert!((PAGES * PAGE..3 * PAGES * PAGE).contains(&report.ram), "{}", report.ram);
+}
