@@ -32,7 +32,7 @@ pub(crate) struct Missing {
     pub(crate) stays: Vec<Stay>,
 }
 
-/// The anonymous memory of a process at its end that is not locked, in bytes.
+/// The anonymous and shared memory of a process at its end that is not locked, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Stay {
@@ -71,7 +71,7 @@ pub(crate) fn stayed(pressure: Option<Pressure>, stays: &[Stay], shared: u64) ->
 pub(crate) fn stays(pressure: Option<Pressure>, processes: &[ProcessReport]) -> Vec<Stay> {
     let of = |process: &ProcessReport| {
         let linux = process.linux.as_ref()?;
-        let resident = linux.rss_anon.saturating_sub(process.quire.locked);
+        let resident = linux.rss_anon.saturating_add(linux.rss_shmem).saturating_sub(process.quire.locked);
         Some(Stay { resident, swapped: linux.vm_swap })
     };
     let is_beyond = |stay: &Stay| pressure.is_some_and(|pressure| stay.beyond(pressure, 0).is_some());

@@ -299,7 +299,8 @@ impl Replay {
         let mut peak = |sample| -> Result<u64, ReplayError> {
             let report = unlimited.run_with_enough(sample, &mut |_, _| {})?;
             host_is_short |= report.host_is_short;
-            Ok(report.life.unwrap_or_default().at_peak.anonymous)
+            let life = report.life.unwrap_or_default();
+            Ok(life.at_peak.anonymous.saturating_add(life.at_charge_peak.shared))
         };
         let all = peak(None)?;
         let covered =

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Need {
-    /// The peak of anonymous memory, all processes together.
+    /// The peak of anonymous memory and of shared memory, all processes together.
     pub anonymous: u64,
-    /// What stays in memory beside it whatever the limit: shared memory, page tables, and what else the
-    /// kernel keeps, when most is charged.
+    /// What stays in memory beside it whatever the limit: page tables, what else the kernel keeps, and locked
+    /// files, when most is charged.
     pub stays: u64,
 }
 

@@ -17,6 +17,22 @@ pub(crate) fn without_flags(tid: Tid) -> Vec<Mapping> {
     parse(&read(tid, "maps"))
 }
 
+/// The parts between two addresses of a process that map shared memory: anonymous, memfds, System V segments,
+/// and files in `/dev/shm`.
+pub(crate) fn shared_memory(tid: Tid, start: u64, end: u64) -> Vec<(u64, u64)> {
+    shared_parts(&without_flags(tid), start, end)
+}
+
+fn shared_parts(mappings: &[Mapping], start: u64, end: u64) -> Vec<(u64, u64)> {
+    /// The file system in memory that the kernel mounts for itself.
+    const INTERNAL: u64 = libc::makedev(0, 1);
+    let is_memory = |mapping: &&Mapping| {
+        mapping.inode != 0 && (mapping.device == INTERNAL || mapping.name.starts_with(b"/dev/shm/"))
+    };
+    let part = |mapping: &Mapping| (mapping.start.max(start), mapping.end.min(end));
+    mappings.iter().filter(is_memory).map(part).filter(|(start, end)| start < end).collect()
+}
+
 /// A mapping that has resident pages, and how many of its pages were referenced since that was reset last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Referenced {
@@ -142,6 +158,20 @@ mod tests {
         assert!(mapping.read && !mapping.write && mapping.execute && mapping.shared);
         assert!(mapping.flags.has(*b"sh") && !mapping.flags.has(*b"wr"));
         assert_eq!(mapping.device, libc::makedev(0xfe, 1));
+    }
+
+    #[test]
+    fn shared_memory_is_known_by_its_device_or_name() {
+        let text = b"1000-5000 rw-s 00000000 00:01 7 /dev/zero (deleted)\n\
+            5000-6000 rw-s 00000000 00:05 7 /dev/zero\n\
+            6000-8000 r--p 00000000 00:01 9 /memfd:a b (deleted)\n\
+            8000-9000 rw-s 00000000 00:19 3 /dev/shm/psm_5\n\
+            9000-a000 rw-p 00000000 00:00 0\n\
+            a000-b000 rw-s 00000000 00:19 3 /tmp/dev/shm/a\n";
+        let mappings = parse(text);
+        let all = [(0x1000, 0x5000), (0x6000, 0x8000), (0x8000, 0x9000)];
+        assert_eq!(shared_parts(&mappings, 0, u64::MAX), all);
+        assert_eq!(shared_parts(&mappings, 0x2000, 0x7000), [(0x2000, 0x5000), (0x6000, 0x7000)]);
     }
 
     #[test]

@@ -93,6 +93,12 @@ impl Stat {
     }
 }
 
+/// Pages of shared memory that a process has mapped; 0 if it has ended.
+pub(crate) fn shared_pages(pid: Tid) -> u64 {
+    const KIB_A_PAGE: u64 = 4;
+    Keyed::status(pid).number("RssShmem").unwrap_or(0) / KIB_A_PAGE
+}
+
 /// Anonymous pages of a process, from `/proc/PID/statm`; 0 if it has ended.
 pub(crate) fn anonymous_pages(pid: Tid) -> u64 {
     let text = text(pid, "statm");

@@ -18,8 +18,9 @@
 //!
 //! Pages that come in without a page fault are found by Linux's count (`recount`).
 //!
-//! No memory cgroup is involved, so no program is OOM-killed. Pages that several processes have mapped are
-//! not paged out (`MADV_PAGEOUT` leaves them), nor are those of files.
+//! No memory cgroup is involved, so no program is OOM-killed. Shared memory is paged out likewise. Pages that
+//! several processes have mapped, or that one has mapped twice, are not (`MADV_PAGEOUT` leaves them), nor are
+//! those of files.
 
 use super::Tracer;
 use super::contents::Press;
@@ -29,8 +30,9 @@ use super::turns::Turns;
 use crate::PressureSummary;
 use crate::merge::SpaceId;
 use crate::perf::{PerfSample, SampleKind};
+use crate::proc::maps;
 use crate::proc::pagemap::Pagemap;
-use crate::proc::status::{Stat, anonymous_pages};
+use crate::proc::status::{Stat, anonymous_pages, shared_pages};
 use crate::sys::time::now;
 use crate::sys::{Tid, memory, ptrace};
 use quire_trace::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun, PageSample};
@@ -45,6 +47,9 @@ const UNKNOWN: u64 = 8;
 /// Running threads are stopped during page-out if the resident pages beyond the target are more than this
 /// part of it: they fault pages in faster than these are paged out.
 const OVERRUN: u64 = 4;
+
+/// Linux's count of shared memory is looked at so often at most.
+const SHARED_NS: u64 = 20_000_000;
 
 /// After a round that left too much resident, the pause is so many times as long as the round took.
 const REST: u64 = 8;
@@ -68,6 +73,8 @@ pub(super) struct Rotation {
     turns: u64,
     /// How often each page was paged out.
     turns_of: HashMap<Region, Turns>,
+    /// Linux's count of shared memory, in pages, and when it is looked at again.
+    shared: (u64, u64),
     /// The last round did not reach the target; the next one is not before this time.
     rests_until: u64,
     press: Press,
@@ -88,6 +95,7 @@ impl Rotation {
             out: HashMap::new(),
             turns: 0,
             turns_of: HashMap::new(),
+            shared: (0, 0),
             rests_until: 0,
             press: Press::with_zstd(),
             figures: PressureSummary::default(),
@@ -252,6 +260,31 @@ pub(super) fn covered(pressure: &Pressure, present: Vec<PageRun>) -> Vec<PageRun
     found
 }
 
+/// The same runs, of which those in these parts, which are shared memory, are none of a file.
+fn with_shared(present: Vec<PageRun>, shared: &[(u64, u64)]) -> Vec<PageRun> {
+    if shared.is_empty() {
+        return present;
+    }
+    let mut found = Vec::new();
+    for PageRun { start, pages, file } in present {
+        let (mut from, end) = (start, start + pages * PAGE);
+        let parts =
+            shared.iter().filter(|_| file).map(|part| (part.0.clamp(start, end), part.1.clamp(start, end)));
+        for (first, last) in parts.filter(|(first, last)| first < last) {
+            for (start, end, file) in [(from, first, true), (first, last, false)] {
+                if start < end {
+                    found.push(PageRun { start, pages: (end - start) / PAGE, file });
+                }
+            }
+            from = last;
+        }
+        if from < end {
+            found.push(PageRun { start: from, pages: (end - from) / PAGE, file });
+        }
+    }
+    found
+}
+
 /// Pages a region out. In another `round`, compresses others of its pages that were paged out
 /// before.
 fn page_out(
@@ -263,12 +296,17 @@ fn page_out(
 ) -> Option<PagedOut> {
     let pagemap = Pagemap::open(pid)?;
     let (start, end) = (region * REGION_PAGES * PAGE, (region + 1) * REGION_PAGES * PAGE);
+    // The kernel counts pages of shared memory among those of files.
     let look = || covered(pressure, pagemap.present(start, end));
     let mut present = look();
+    let shared =
+        if present.iter().any(|run| run.file) { maps::shared_memory(pid, start, end) } else { Vec::new() };
+    present = with_shared(present, &shared);
     let found = press.those(pid, &present, |addr| turns.add(addr / PAGE, round));
     memory::page_out(pid, ranges(&present, pressure));
     let mut stay = look();
-    let gone = anonymous(&present).saturating_sub(anonymous(&stay));
+    let gone = anonymous(&present).saturating_sub(anonymous(&with_shared(stay.clone(), &shared)));
+    // Shared memory that stays has no other turn: others have it mapped.
     stay.retain(|run| !run.file);
     present.retain(|run| !run.file);
     let (sizes, compressed, lz4_of_both, zstd) = (found.sizes, found.bytes, found.lz4_of_both, found.zstd);
@@ -320,8 +358,18 @@ impl Tracer<'_> {
         let users = users(&self.tasks);
         // The count here still includes unmapped pages; Linux counts pages that a child shares with its
         // parent for each of them. For a sample Linux has no count.
-        let all = || users.values().map(|(_, pid)| anonymous_pages(*pid)).sum();
-        let resident = if rotation.pressure.is_sample() { rotation.pages } else { rotation.pages.min(all()) };
+        let pids = || users.values().map(|(_, pid)| *pid);
+        let mut resident = rotation.pages;
+        if !rotation.pressure.is_sample() {
+            let mut all = pids().map(anonymous_pages).sum();
+            if resident > all {
+                if before >= rotation.shared.1 {
+                    rotation.shared = (pids().map(shared_pages).sum(), before + SHARED_NS);
+                }
+                all += rotation.shared.0;
+            }
+            resident = resident.min(all);
+        }
         rotation.figures.most_resident = rotation.figures.most_resident.max(resident * PAGE);
         let mut excess = resident.saturating_sub(rotation.wanted);
         if excess > rotation.wanted / OVERRUN {
@@ -458,6 +506,26 @@ mod tests {
         let all = Pressure::of(0);
         assert_eq!(ranges(&present, &all), [(PAGE, 5 * PAGE), (9 * PAGE, PAGE)]);
         assert_eq!((anonymous(&present), ranges(&[], &all)), (4, Vec::new()));
+    }
+
+    #[test]
+    fn shared_memory_is_none_of_a_file() {
+        let run = |page: u64, pages, file| PageRun { start: page * PAGE, pages, file };
+        let shared = [(2 * PAGE, 5 * PAGE), (7 * PAGE, 8 * PAGE), (20 * PAGE, 30 * PAGE)];
+        let present = vec![run(0, 10, true), run(12, 2, false), run(15, 2, true), run(25, 2, true)];
+        let found = with_shared(present.clone(), &shared);
+        let expected = [
+            run(0, 2, true),
+            run(2, 3, false),
+            run(5, 2, true),
+            run(7, 1, false),
+            run(8, 2, true),
+            run(12, 2, false),
+            run(15, 2, true),
+            run(25, 2, false),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(with_shared(present.clone(), &[]), present);
     }
 
     #[test]

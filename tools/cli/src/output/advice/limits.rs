@@ -31,8 +31,8 @@ pub(super) fn print(limits: &Limits, seconds: Range) {
         (true, recordings) => format!(" from {recordings} recordings under pressure,"),
     };
     say(format_args!(
-        "\nMemory limits,{of} in percent of {} (the peak of anonymous memory of all\nprocesses) and {} beside it, \
-         which stays (shared memory, page tables and\nwhat else the kernel keeps, locked files); other files come on top:",
+        "\nMemory limits,{of} in percent of {} (the peak of anonymous and\nshared memory of all processes) and {} \
+         beside it, which stays\n(page tables and what else the kernel keeps, locked files); other files come on top:",
         size(limits.need.anonymous as f64),
         size(limits.need.stays as f64)
     ));
@@ -162,7 +162,7 @@ fn price(priced: &Priced) -> String {
         format!(", and {:.2} s once", priced.once_seconds)
     };
     format!(
-        "{} (for {} % of its anonymous memory{note}) for about {} of its time ({} to {}) and {} major \
+        "{} (for {} % of its memory{note}) for about {} of its time ({} to {}) and {} major \
          faults{once}",
         size(priced.setting.bytes as f64),
         priced.setting.percent,
@@ -250,7 +250,7 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
 fn shared(limits: &Limits) -> Option<String> {
     (limits.shared_after_fork > 0).then(|| {
         format!(
-            "{} of its memory several processes share since a fork. It cannot be paged out while a program is \
+            "{} of its memory several processes share. It cannot be paged out while a program is \
              recorded, so that its later uses are not known: each limit has room for all of it.",
             size(limits.shared_after_fork as f64)
         )
