@@ -46,6 +46,9 @@ pub enum MemcgError {
     /// The value written is invalid.
     #[error("invalid value")]
     BadValue,
+    /// The number written is too large for what holds it (Linux: `ERANGE`).
+    #[error("number out of range")]
+    OutOfRange,
     /// The text could not be written to its output.
     #[error("the text could not be written")]
     Output,

@@ -7,7 +7,7 @@ use crate::error::MemcgError;
 use crate::event::MemcgEvent;
 use crate::folios::MemcgFolios;
 use crate::id::MemcgId;
-use crate::limit::{Limit, parse_limit, parse_size};
+use crate::limit::{Limit, parse_limit, parse_size, parse_switch};
 use crate::lists::LruList;
 use crate::outcome::WriteOutcome;
 use crate::stat::{MemcgStat, MemcgStats};
@@ -27,6 +27,7 @@ enum File {
     Events,
     EventsLocal,
     SwapEvents,
+    OomGroup,
     Stat,
     Reclaim,
 }
@@ -46,6 +47,7 @@ impl File {
             "memory.events" => Self::Events,
             "memory.events.local" => Self::EventsLocal,
             "memory.swap.events" => Self::SwapEvents,
+            "memory.oom.group" => Self::OomGroup,
             "memory.stat" => Self::Stat,
             "memory.reclaim" => Self::Reclaim,
             _ => return None,
@@ -194,6 +196,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
                 );
                 writeln!(out, "high 0\nmax {max}\nfail {fail}")?;
             }
+            File::OomGroup => writeln!(out, "{}", u8::from(memcg.oom_group.load(Ordering::Relaxed)))?,
             File::Stat => {
                 MemcgFolios::new(self.tree).take_in(None);
                 let lists = MemcgFolios::new(self.tree).subtree_sizes(id);
@@ -221,13 +224,17 @@ impl<P: Platform> MemcgFiles<'_, P> {
     /// # Errors
     ///
     /// [`MemcgError::NoMemcg`], [`MemcgError::NoFile`], [`MemcgError::ReadOnly`] (Linux: `EACCES`),
-    /// [`MemcgError::BadValue`] (`EINVAL`). Nothing was changed.
+    /// [`MemcgError::BadValue`] (`EINVAL`), [`MemcgError::OutOfRange`]. Nothing was changed.
     pub fn write(self, id: MemcgId, name: &str, text: &str) -> Result<WriteOutcome, MemcgError> {
         let file = File::of(id, name)?;
-        self.tree.online(id)?;
+        let memcg = self.tree.online(id)?;
         match file {
             File::Limit(limit) => self.set(id, limit, parse_limit(text)?),
             File::Reclaim => parse_reclaim(text),
+            File::OomGroup => {
+                memcg.oom_group.store(parse_switch(text)?, Ordering::Relaxed);
+                Ok(WriteOutcome::Done)
+            }
             _ => Err(MemcgError::ReadOnly),
         }
     }

@@ -18,7 +18,7 @@
 //! - `deferred`: the deferred split queue of each memcg.
 //! - `name`: names of memcgs.
 //! - `outcome`: the work that a write to a memcg's file leaves to the caller.
-//! - `limit`: limits, and how they are written as text.
+//! - `limit`: limits, and how they and switches are written as text.
 //! - `protected`: protection of memory: `memory.min` or `memory.low`.
 //! - `memcg`: one memcg.
 //! - `table`: from a memcg's number to the memcg.

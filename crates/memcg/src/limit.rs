@@ -1,4 +1,4 @@
-//! Limits, and how they are written as text.
+//! Limits, and how they and switches are written as text.
 
 use crate::error::MemcgError;
 
@@ -60,6 +60,32 @@ pub(crate) fn parse_limit(text: &str) -> Result<Option<u64>, MemcgError> {
     }
 }
 
+/// 0 or 1 as Linux reads it (`kstrtoint` of any base): with a sign or not, decimal, octal or hexadecimal.
+pub(crate) fn parse_switch(text: &str) -> Result<bool, MemcgError> {
+    let text = text.trim_ascii();
+    let (is_negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (radix, digits) = match digits.strip_prefix('0') {
+        Some(rest) if !rest.is_empty() => match rest.strip_prefix(['x', 'X']) {
+            Some(hex) => (16, hex),
+            None => (8, rest),
+        },
+        _ => (10, digits),
+    };
+    if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(radix)) {
+        return Err(MemcgError::BadValue);
+    }
+    let number = u64::from_str_radix(digits, radix).map_err(|_| MemcgError::OutOfRange)?;
+    match number {
+        0 => Ok(false),
+        1 if !is_negative => Ok(true),
+        _ if number > i32::MAX as u64 + u64::from(is_negative) => Err(MemcgError::OutOfRange),
+        _ => Err(MemcgError::BadValue),
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -89,6 +115,28 @@ mod tests {
         assert_eq!(parse_limit("max\n"), Ok(None));
         for text in ["-1", "+1", "1KB", "1 K", "08", "maximum", "Max", "0xg", "1.5G", "\u{e9}"] {
             assert_eq!(parse_limit(text), Err(MemcgError::BadValue), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn switches_are_read_as_linux_reads_them() {
+        for (text, expected) in [
+            ("0", false),
+            ("1\n", true),
+            (" 1 ", true),
+            ("+1", true),
+            ("-0", false),
+            ("0x1", true),
+            ("01", true),
+            ("00", false),
+        ] {
+            assert_eq!(parse_switch(text), Ok(expected), "{text:?}");
+        }
+        for text in ["", "2", "-1", "+-1", "0x", "08", "1K", "yes", "1 1", "2147483647", "-2147483648"] {
+            assert_eq!(parse_switch(text), Err(MemcgError::BadValue), "{text:?}");
+        }
+        for text in ["2147483648", "-2147483649", "99999999999999999999"] {
+            assert_eq!(parse_switch(text), Err(MemcgError::OutOfRange), "{text:?}");
         }
     }
 }

@@ -100,6 +100,8 @@ pub(crate) struct Memcg<P: Platform> {
     pub(crate) over_high: AtomicBool,
     pub(crate) min: Protected,
     pub(crate) low: Protected,
+    /// A program of it that is OOM-killed takes all others along.
+    pub(crate) oom_group: AtomicBool,
     /// Of this memcg alone.
     pub(crate) local_events: [AtomicU64; MemcgEvent::COUNT],
     /// Of it and of all that are or were below it.
@@ -148,6 +150,7 @@ impl<P: Platform> Memcg<P> {
             over_high: AtomicBool::new(false),
             min: Protected::new(),
             low: Protected::new(),
+            oom_group: AtomicBool::new(false),
             local_events: core::array::from_fn(|_| AtomicU64::new(0)),
             events: core::array::from_fn(|_| AtomicU64::new(0)),
             stats: core::array::from_fn(|_| AtomicI64::new(0)),
@@ -180,6 +183,7 @@ impl<P: Platform> Memcg<P> {
         self.swap.reset();
         self.min.reset();
         self.low.reset();
+        self.oom_group.store(false, Ordering::Relaxed);
         self.local_events.iter().chain(&self.events).for_each(|count| count.store(0, Ordering::Relaxed));
         self.stats.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         self.online_children.store(0, Ordering::Relaxed);

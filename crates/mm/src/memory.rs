@@ -246,8 +246,9 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`,
-    /// `memory.low`, `memory.min`, `memory.swap.max`, `memory.reclaim`. Usage above a new limit is reclaimed
-    /// as far as possible. [`memcg_file`](crate::proc::memcg_file) reads these and the other files.
+    /// `memory.low`, `memory.min`, `memory.swap.max`, `memory.oom.group`, `memory.reclaim`. Usage above a new
+    /// limit is reclaimed as far as possible. [`memcg_file`](crate::proc::memcg_file) reads these and the
+    /// other files.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The OOM killer: which process is killed when nothing can be freed.
+//! The OOM killer: which process is killed when nothing can be freed, or which memcg's processes.
 
 use quire_arch::{Order, PAGE_SIZE, Platform};
 use quire_frame::VmEvent;
@@ -30,7 +30,8 @@ fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
     (limit(Limit::Max) + limit(Limit::SwapMax).min(spaces.swap().devices().total_slots())).max(1)
 }
 
-/// Kills the program with the highest score among those that the shortage concerns, unless there is memory
+/// Kills the program with the highest score among those that the shortage concerns, and with it all of its
+/// group if it is in one (`memory.oom.group`), unless there is memory
 /// again, or one that was killed before may still free some, or is exiting. One that was reaped and has not
 /// exited is not waited for: what it keeps, shared memory, may stay for ever.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomOutcome {
@@ -81,17 +82,47 @@ pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomO
         return OomOutcome::Expected;
     }
     let Some((_, space)) = chosen else { return OomOutcome::Nothing };
-    // It was not killed by anything else meanwhile.
-    if space.oom().kill() {
+    let group = {
         let pin = spaces.platform().pin();
         // In it the number names the memcg that the space was in when it was read.
         let _section = spaces.frames().epoch().enter(&pin);
+        memcgs.tree().keep_oom_group(space.memcg(), root)
+    };
+    // It was not killed by anything else meanwhile.
+    if kill(spaces, &space)
+        && let Some(group) = &group
+    {
+        memcgs.counters().count(group.id(), MemcgEvent::OomGroupKill, 1);
+        kill_group(spaces, group);
+    }
+    OomOutcome::Freed
+}
+
+/// Kills a program, and frees its memory. Returns false if it was killed before.
+fn kill<P: Platform>(spaces: &Spaces<P>, space: &ReclaimHandle<'_, P>) -> bool {
+    let killed = space.oom().kill();
+    if killed {
+        let pin = spaces.platform().pin();
+        // As above.
+        let _section = spaces.frames().epoch().enter(&pin);
         spaces.frames().events().add(&pin, VmEvent::OomKill, 1);
-        memcgs.counters().count(space.memcg(), MemcgEvent::OomKill, 1);
+        spaces.memcgs().counters().count(space.memcg(), MemcgEvent::OomKill, 1);
     }
     // If its lock is taken, the next shortage tries again.
     let _ = space.oom().reap();
-    OomOutcome::Freed
+    killed
+}
+
+/// Kills all programs of a group but those that are never chosen.
+fn kill_group<P: Platform>(spaces: &Spaces<P>, group: &KeptMemcg<'_, P>) {
+    let mut next = ReclaimHandle::next(spaces, None);
+    while let Some(space) = next {
+        next = ReclaimHandle::next(spaces, Some(&space));
+        let is_one = space.oom().score_adj() != OOM_SCORE_ADJ_NEVER && !space.oom().is_killed();
+        if is_one && spaces.memcgs().tree().is_below(space.memcg(), group.id()) {
+            kill(spaces, &space);
+        }
+    }
 }
 
 /// Whether there is room again: others have freed some since it was looked for. Linux's `mem_cgroup_margin`,

@@ -16,6 +16,7 @@ mod lazily_freed;
 mod little_swap;
 mod many_references;
 mod oom;
+mod oom_group;
 mod oom_waits;
 mod other_machine;
 mod paging;

@@ -9,10 +9,10 @@ use quire_space::{Need, OomOutcome, Reclaim};
 use std::sync::mpsc;
 
 /// Pages that the memcg may have.
-const LIMIT: u64 = 2048;
+pub(super) const LIMIT: u64 = 2048;
 
 /// A machine that kills programs, and a memcg with a limit.
-fn killing_machine() -> (Machine, Vcpu, MemcgId) {
+pub(super) fn killing_machine() -> (Machine, Vcpu, MemcgId) {
     let machine = Setup::mib(64).cpus(2).overcommit().with(|memory| memory.oom = OomAction::Kill).build();
     let memcg = memcg(&machine, "g", &[(Limit::Max, LIMIT)]);
     let cpu = machine.vcpu(0).unwrap();
@@ -27,12 +27,12 @@ fn victim_and_other<'m>(cpu: &Vcpu, machine: &'m Machine, memcg: MemcgId) -> [Ho
     spaces
 }
 
-fn kills(machine: &Machine, memcg: MemcgId) -> u64 {
+pub(super) fn kills(machine: &Machine, memcg: MemcgId) -> u64 {
     events(machine, memcg, MemcgEvent::OomKill)
 }
 
 /// Writes to page after page until the program is killed or another one was; returns the pages written.
-fn grow(cpu: &Vcpu, space: &HostSpace<'_>, is_over: impl Fn() -> bool) -> u64 {
+pub(super) fn grow(cpu: &Vcpu, space: &HostSpace<'_>, is_over: impl Fn() -> bool) -> u64 {
     let area = map_at(space, 2 * GIB, 2 * LIMIT * PAGE, RW);
     let mut at = 0;
     while !is_over() {

@@ -1,4 +1,4 @@
-//! Keeping a memcg for a thread that works for it for long, and counting its killed programs.
+//! Keeping a memcg for a thread that works for it for long, and which of its programs are killed.
 
 use super::MemcgTree;
 use crate::error::OverLimit;
@@ -40,6 +40,19 @@ impl<P: Platform> MemcgTree<P> {
         let memcg = self.table.get(id).filter(|memcg| memcg.life.is_there() && is_it(memcg))?;
         memcg.change_visits(true);
         Some(KeptMemcg { tree: self, memcg })
+    }
+
+    /// Keeps the memcg whose programs are all killed with one in `id`, for a shortage in `within`: the topmost
+    /// one with `memory.oom.group` set, from `within` down to `id`. The root's own programs are killed one by
+    /// one. The caller knows that `id` names this memcg, as for [`count_killed`](Self::count_killed).
+    pub fn keep_oom_group(&self, id: MemcgId, within: MemcgId) -> Option<KeptMemcg<'_, P>> {
+        if !self.is_below(id, within) {
+            return None;
+        }
+        let above = if within.is_root() { None } else { self.parent(within) };
+        let inside = self.up(id).take_while(|memcg| Some(memcg.id) != above);
+        let group = inside.filter(|memcg| memcg.oom_group.load(Ordering::Relaxed)).last()?;
+        self.keep_present(group.id)
     }
 
     /// One more killed program is in the memcg, or one fewer. The caller knows that the number names this

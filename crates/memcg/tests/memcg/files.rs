@@ -42,6 +42,30 @@ fn limits_read_as_they_were_written_in_whole_pages() {
 }
 
 #[test]
+fn the_switch_of_a_group_reads_as_it_was_written() {
+    let memcgs = memcgs(1);
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let write = |text| memcgs.files().write(a, "memory.oom.group", text);
+    assert_eq!(read(&memcgs, a, "memory.oom.group"), "0\n");
+    assert_eq!(write(" 0x1\n"), Ok(WriteOutcome::Done));
+    for (bad, error) in [
+        ("2", MemcgError::BadValue),
+        ("", MemcgError::BadValue),
+        ("max", MemcgError::BadValue),
+        ("4294967297", MemcgError::OutOfRange),
+    ] {
+        assert_eq!(write(bad), Err(error), "{bad:?}");
+        assert_eq!(read(&memcgs, a, "memory.oom.group"), "1\n");
+    }
+    assert_eq!(memcgs.files().write(MemcgId::ROOT, "memory.oom.group", "1"), Err(MemcgError::NoFile));
+    // The next memcg with its number begins without.
+    memcgs.lifecycle().remove(a).unwrap();
+    (0..4).for_each(|_| memcgs.lifecycle().sweep());
+    assert_eq!(memcgs.lifecycle().create(MemcgId::ROOT, "b"), Ok(a));
+    assert_eq!(read(&memcgs, a, "memory.oom.group"), "0\n");
+}
+
+#[test]
 fn numbers_events_and_errors() {
     let memcgs = memcgs(1);
     let (a, pin) = (memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap(), memcgs.frames().platform().pin());
