@@ -43,9 +43,9 @@ pub(crate) fn run() -> Result<String, Box<dyn Error>> {
     out += &format!("{PAGES} pages written and read again\n");
 
     let mut max = String::new();
-    proc::memcg_file(memory, "small/memory.max", &mut max)?;
+    proc::memcg_file(memory, "small/memory.max", None, &mut max)?;
     let mut peak = String::new();
-    proc::memcg_file(memory, "small/memory.peak", &mut peak)?;
+    proc::memcg_file(memory, "small/memory.peak", None, &mut peak)?;
     let peak: u64 = peak.trim().parse()?;
     out += &format!("memory.max {} bytes, never above it: {}\n", max.trim(), peak <= 8 << 20);
     let (written, read) = (memory.event(VmEvent::Pswpout), memory.event(VmEvent::Pswpin));

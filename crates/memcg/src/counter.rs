@@ -1,5 +1,6 @@
 //! A number of pages with a limit, at one memcg. Charges go through the counters of all memcgs above.
 
+use crate::peak::{MemcgPeak, Peaks};
 use core::sync::atomic::AtomicU64 as PlainU64;
 use quire_arch::PAGE_SHIFT;
 use quire_sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +16,7 @@ pub(crate) struct PageCounter {
     rises: AtomicU64,
     max: PlainU64,
     peak: PlainU64,
+    peaks: Peaks,
 }
 
 impl PageCounter {
@@ -24,6 +26,7 @@ impl PageCounter {
             rises: AtomicU64::new(0),
             max: PlainU64::new(UNLIMITED),
             peak: PlainU64::new(0),
+            peaks: Peaks::default(),
         }
     }
 
@@ -32,6 +35,7 @@ impl PageCounter {
         self.usage.store(0, Ordering::Relaxed);
         self.max.store(UNLIMITED, Ordering::Relaxed);
         self.peak.store(0, Ordering::Relaxed);
+        self.peaks.clear();
     }
 
     #[inline]
@@ -53,8 +57,18 @@ impl PageCounter {
         self.max.store(pages, Ordering::Relaxed);
     }
 
-    pub(crate) fn peak(&self) -> u64 {
+    fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Begins a new peak with the present usage. The caller has the lock of the memcgs.
+    pub(crate) fn reset_peak(&self) -> MemcgPeak {
+        self.peaks.reset(|| self.usage())
+    }
+
+    /// The most since that reset, or ever. The caller has the lock of the memcgs.
+    pub(crate) fn peak_since(&self, since: Option<MemcgPeak>) -> u64 {
+        since.map_or(self.peak(), |since| self.peaks.since(since))
     }
 
     /// Counts `pages` more, whatever the limit, and returns how many there are now.
@@ -93,7 +107,8 @@ impl PageCounter {
 
     #[inline]
     fn note_peak(&self, now: u64) {
-        if now > self.peak.load(Ordering::Relaxed) {
+        // No peak since a reset is above the one of all times.
+        if self.peaks.note(now) {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }
     }

@@ -1,7 +1,7 @@
 //! The files of a memcg, as text in and out.
 
 use crate::charge::MemcgCharges;
-use crate::counter::UNLIMITED;
+use crate::counter::{PageCounter, UNLIMITED};
 use crate::counters::MemcgCounters;
 use crate::error::MemcgError;
 use crate::event::MemcgEvent;
@@ -10,6 +10,7 @@ use crate::id::MemcgId;
 use crate::limit::{Limit, parse_limit, parse_size, parse_switch};
 use crate::lists::LruList;
 use crate::outcome::WriteOutcome;
+use crate::peak::MemcgPeak;
 use crate::stat::{MemcgStat, MemcgStats};
 use crate::tree::MemcgTree;
 use core::fmt;
@@ -156,7 +157,8 @@ quire_arch::part_of! {
 
 impl<P: Platform> MemcgFiles<'_, P> {
     /// Writes what is in the memcg's file `name` to `out`, as Linux would. Nothing is charged to the root, so
-    /// `mapped` is asked how many anonymous pages and pages of files the programs of the machine have.
+    /// `mapped` is asked how many anonymous pages and pages of files the programs of the machine have. A peak
+    /// is that since the last write to this open file, which gave `since`, or that of all times.
     ///
     /// # Errors
     ///
@@ -165,6 +167,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
         self,
         id: MemcgId,
         name: &str,
+        since: Option<MemcgPeak>,
         mapped: impl FnOnce() -> (u64, u64),
         out: &mut dyn fmt::Write,
     ) -> Result<(), MemcgError> {
@@ -172,9 +175,9 @@ impl<P: Platform> MemcgFiles<'_, P> {
         let memcg = self.tree.online(id)?;
         match file {
             File::Current => writeln!(out, "{}", memcg.memory.usage() * PAGE_SIZE)?,
-            File::Peak => writeln!(out, "{}", memcg.memory.peak() * PAGE_SIZE)?,
+            File::Peak => writeln!(out, "{}", self.peak(&memcg.memory, since) * PAGE_SIZE)?,
             File::SwapCurrent => writeln!(out, "{}", memcg.swap.usage() * PAGE_SIZE)?,
-            File::SwapPeak => writeln!(out, "{}", memcg.swap.peak() * PAGE_SIZE)?,
+            File::SwapPeak => writeln!(out, "{}", self.peak(&memcg.swap, since) * PAGE_SIZE)?,
             File::Limit(limit) => match self.limit(id, limit) {
                 Some(bytes) => writeln!(out, "{bytes}")?,
                 None => writeln!(out, "max")?,
@@ -229,14 +232,30 @@ impl<P: Platform> MemcgFiles<'_, P> {
         let file = File::of(id, name)?;
         let memcg = self.tree.online(id)?;
         match file {
+            // The kernel does not get to see such a write.
+            File::Peak | File::SwapPeak if text.is_empty() => Ok(WriteOutcome::Done),
             File::Limit(limit) => self.set(id, limit, parse_limit(text)?),
             File::Reclaim => parse_reclaim(text),
+            File::Peak => Ok(self.reset_peak(&memcg.memory)),
+            File::SwapPeak => Ok(self.reset_peak(&memcg.swap)),
             File::OomGroup => {
                 memcg.oom_group.store(parse_switch(text)?, Ordering::Relaxed);
                 Ok(WriteOutcome::Done)
             }
             _ => Err(MemcgError::ReadOnly),
         }
+    }
+
+    fn peak(self, counter: &PageCounter, since: Option<MemcgPeak>) -> u64 {
+        let _pin = self.tree.frames.platform().pin();
+        let _registry = self.tree.registry.lock();
+        counter.peak_since(since)
+    }
+
+    fn reset_peak(self, counter: &PageCounter) -> WriteOutcome {
+        let _pin = self.tree.frames.platform().pin();
+        let _registry = self.tree.registry.lock();
+        WriteOutcome::PeakReset(counter.reset_peak())
     }
 
     /// Sets a limit in bytes, rounded down to pages, or no limit.

@@ -8,6 +8,7 @@
 //!
 //! # Modules, lowest first
 //!
+//! - `peak`: the peak of a counter since a reset, for each of those that reset it.
 //! - `counter`: a number of pages with a limit, at one memcg.
 //! - `id`: numbers of memcgs.
 //! - `error`: errors, one for each cause.
@@ -60,6 +61,7 @@ mod models;
 mod name;
 mod names;
 mod outcome;
+mod peak;
 mod programs;
 mod protected;
 mod splits;
@@ -86,6 +88,7 @@ pub use lists::LruList;
 pub use membership::Membership;
 pub use name::MAX_NAME;
 pub use outcome::WriteOutcome;
+pub use peak::MemcgPeak;
 pub use programs::MemcgPrograms;
 pub use splits::{DeferredOf, DeferredSplits};
 pub use stat::{MemcgStat, MemcgStats};

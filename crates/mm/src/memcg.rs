@@ -6,9 +6,7 @@
 //! [`memcg_file`](crate::proc::memcg_file) reads usage and statistics.
 
 #[doc(inline)]
-pub use quire_memcg::{MemcgError, MemcgId};
-#[doc(inline)]
-pub use quire_space::MemcgChangeError;
+pub use quire_memcg::{MemcgError, MemcgId, MemcgPeak};
 
 /// For the project's own tests and tools.
 #[doc(hidden)]

@@ -15,7 +15,7 @@ use quire_file::{FileBacking, FileTotals, PageError, ShmemOwner};
 use quire_frame::{
     BootError, FailPoints, FolioCounter, Frame, FrameConfig, FramePcp, FrameTotals, Frames, Kind, VmEvent,
 };
-use quire_memcg::{Limit, MemcgError, MemcgId, Memcgs, WriteOutcome};
+use quire_memcg::{Limit, MemcgError, MemcgId, MemcgPeak, Memcgs, WriteOutcome};
 use quire_reclaim::{KswapdStep, Policy};
 use quire_space::{
     Error, File, HugeConfig, HugeControls, KhugepagedStep, Layout, Limits, OomAction, Overcommit, Resident,
@@ -246,23 +246,29 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`,
-    /// `memory.low`, `memory.min`, `memory.swap.max`, `memory.oom.group`, `memory.reclaim`. Usage above a new
-    /// limit is reclaimed as far as possible. [`memcg_file`](crate::proc::memcg_file) reads these and the
-    /// other files.
+    /// `memory.low`, `memory.min`, `memory.swap.max`, `memory.oom.group`, `memory.reclaim`, `memory.peak`,
+    /// `memory.swap.peak`. Usage above a new limit is reclaimed as far as possible. [`memcg_file`](crate::proc::memcg_file) reads these and the
+    /// other files. A write to a peak, of any text but none, returns what the same open file is read with then.
     ///
     /// # Errors
     ///
     /// As Linux's `write`; nothing was changed then, except after [`MemcgError::Again`].
-    pub fn write_memcg_file(&self, id: MemcgId, name: &str, text: &str) -> Result<(), MemcgError> {
+    pub fn write_memcg_file(
+        &self,
+        id: MemcgId,
+        name: &str,
+        text: &str,
+    ) -> Result<Option<MemcgPeak>, MemcgError> {
         match self.spaces.memcgs().files().write(id, name, text)? {
-            WriteOutcome::Done => Ok(()),
+            WriteOutcome::Done => Ok(None),
+            WriteOutcome::PeakReset(peak) => Ok(Some(peak)),
             WriteOutcome::AboveMax => {
                 quire_reclaim::reclaim_to_limit(&self.spaces, id, Limit::Max);
-                Ok(())
+                Ok(None)
             }
             WriteOutcome::AboveHigh => {
                 quire_reclaim::reclaim_to_limit(&self.spaces, id, Limit::High);
-                Ok(())
+                Ok(None)
             }
             WriteOutcome::Reclaim { pages } => {
                 let mut missing = pages;
@@ -273,7 +279,7 @@ impl<P: Platform> Memory<P> {
                         freed => missing = missing.saturating_sub(freed),
                     }
                 }
-                Ok(())
+                Ok(None)
             }
         }
     }

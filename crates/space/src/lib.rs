@@ -62,9 +62,8 @@ pub use quire_vma::{
 };
 pub use quire_vma_tree::tree::TreeViolation;
 pub use space::{
-    AnonymousPlace, MappingFigures, MemcgChangeError, OOM_SCORE_ADJ_NEVER, PageState, Reap, ReclaimHandle,
-    Resident, Space, SpaceFiles, SpaceMappings, SpaceOom, SpacePrctl, finish_exits, for_each_resident,
-    without_population,
+    AnonymousPlace, MappingFigures, OOM_SCORE_ADJ_NEVER, PageState, Reap, ReclaimHandle, Resident, Space,
+    SpaceFiles, SpaceMappings, SpaceOom, SpacePrctl, finish_exits, for_each_resident, without_population,
 };
 pub use spaces::{NoReclaim, OomAction, OomOutcome, Reclaim, Reclaiming, Spaces, SpacesConfig, Victims};
 pub use swapoff::{SwapOffError, swapoff, swapon};

@@ -14,7 +14,6 @@ pub(crate) use all::for_each_space;
 pub use all::{Resident, for_each_resident};
 pub use files::SpaceFiles;
 pub use mappings::{AnonymousPlace, MappingFigures, PageState, SpaceMappings};
-pub use memcg::MemcgChangeError;
 pub use oom::{OOM_SCORE_ADJ_NEVER, Reap, SpaceOom};
 pub use prctl::SpacePrctl;
 pub use reclaim_handle::{ReclaimHandle, finish_exits};

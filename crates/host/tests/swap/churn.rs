@@ -60,7 +60,7 @@ fn memcgs_that_come_and_go_do_not_keep_reclaim_from_the_others() {
     let one = memcgs.lifecycle().create(MemcgId::ROOT, "newest").unwrap();
     *churning.0.lock().unwrap() = Some(Newest { machine, memcg: one, made: 0 });
     let size = (PAGES / 2 * PAGE).to_string();
-    assert_eq!(machine.memory().write_memcg_file(MemcgId::ROOT, "memory.reclaim", &size), Ok(()));
+    assert_eq!(machine.memory().write_memcg_file(MemcgId::ROOT, "memory.reclaim", &size), Ok(None));
     assert!(churning.0.lock().unwrap().as_ref().is_some_and(|newest| newest.made > 1), "none came and went");
     assert_filled(&cpu, &old, area, 0..PAGES, 100);
     assert_audit(machine);

@@ -26,7 +26,7 @@ fn set(machine: &Machine, memcg: MemcgId, file: &str, pages: u64) {
 }
 
 fn reclaim_from(machine: &Machine, memcg: MemcgId, pages: u64) -> Result<(), MemcgError> {
-    machine.memory().write_memcg_file(memcg, "memory.reclaim", &(pages * PAGE).to_string())
+    machine.memory().write_memcg_file(memcg, "memory.reclaim", &(pages * PAGE).to_string()).map(|_| ())
 }
 
 /// A space in the memcg with so many pages, all written to.

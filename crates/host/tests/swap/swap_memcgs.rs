@@ -326,7 +326,7 @@ fn statistics_of_a_memcg_count_its_programs() {
     }
     let told = |line: &str| {
         let mut text = String::new();
-        memcg_file(machine.memory(), "told/memory.stat", &mut text).unwrap();
+        memcg_file(machine.memory(), "told/memory.stat", None, &mut text).unwrap();
         assert!(text.contains(&format!("{line}\n")), "no `{line}` in\n{text}");
     };
     told("anon 65536");
@@ -370,7 +370,7 @@ fn the_roots_statistics_are_of_the_whole_machine() {
     }
     let told = |line: &str| {
         let mut text = String::new();
-        memcg_file(machine.memory(), "memory.stat", &mut text).unwrap();
+        memcg_file(machine.memory(), "memory.stat", None, &mut text).unwrap();
         assert!(text.contains(&format!("{line}\n")), "no `{line}` in\n{text}");
     };
     ["anon 131072", "file 8192", "pgfault 34", "pgsteal 0"].into_iter().for_each(told);

@@ -8,7 +8,7 @@ use quire_memcg::{Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Me
 
 fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
     let mut text = String::new();
-    memcgs.files().read(id, name, || (0, 0), &mut text).unwrap();
+    memcgs.files().read(id, name, None, || (0, 0), &mut text).unwrap();
     text
 }
 
@@ -65,6 +65,46 @@ fn the_switch_of_a_group_reads_as_it_was_written() {
     assert_eq!(read(&memcgs, a, "memory.oom.group"), "0\n");
 }
 
+/// Each open file has a peak of its own, and so has one that was never written to.
+#[test]
+fn a_write_resets_the_peak_of_one_open_file() {
+    let memcgs = memcgs(1);
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let swap = |now: u64| match now.checked_sub(memcgs.charges().swap_usage(a)) {
+        Some(more) => memcgs.charges().charge_swap(a, more).unwrap(),
+        None => memcgs.charges().uncharge_swap(a, memcgs.charges().swap_usage(a) - now),
+    };
+    let open = |text| match memcgs.files().write(a, "memory.swap.peak", text) {
+        Ok(WriteOutcome::PeakReset(peak)) => Some(peak),
+        other => panic!("{other:?}"),
+    };
+    let peak = |since| {
+        let mut text = String::new();
+        memcgs.files().read(a, "memory.swap.peak", since, || (0, 0), &mut text).unwrap();
+        text.trim().parse::<u64>().unwrap() / 4096
+    };
+    swap(10);
+    swap(2);
+    let first = open("\n");
+    assert_eq!((peak(None), peak(first)), (10, 2));
+    swap(7);
+    swap(3);
+    let second = open("whatever");
+    assert_eq!((peak(None), peak(first), peak(second)), (10, 7, 3));
+    swap(5);
+    assert_eq!((peak(None), peak(first), peak(second)), (10, 7, 5));
+    swap(0);
+    let first = open("1");
+    swap(4);
+    assert_eq!((peak(None), peak(first), peak(second)), (10, 4, 5));
+    swap(11);
+    assert_eq!((peak(None), peak(first), peak(second)), (11, 11, 11));
+    // A write of nothing is none; the other peak is its own; the root has none.
+    assert_eq!(memcgs.files().write(a, "memory.swap.peak", ""), Ok(WriteOutcome::Done));
+    assert_eq!(read(&memcgs, a, "memory.peak"), "0\n");
+    assert_eq!(memcgs.files().write(MemcgId::ROOT, "memory.peak", "1"), Err(MemcgError::NoFile));
+}
+
 #[test]
 fn numbers_events_and_errors() {
     let memcgs = memcgs(1);
@@ -104,12 +144,15 @@ fn numbers_events_and_errors() {
     }
 
     let (mut text, none) = (String::new(), || (0, 0));
-    assert_eq!(memcgs.files().read(a, "memory.reclaim", none, &mut text), Err(MemcgError::WriteOnly));
+    assert_eq!(memcgs.files().read(a, "memory.reclaim", None, none, &mut text), Err(MemcgError::WriteOnly));
     assert_eq!(memcgs.files().write(a, "memory.current", "1"), Err(MemcgError::ReadOnly));
-    assert_eq!(memcgs.files().read(a, "memory.none", none, &mut text), Err(MemcgError::NoFile));
-    assert_eq!(memcgs.files().read(MemcgId::ROOT, "memory.max", none, &mut text), Err(MemcgError::NoFile));
+    assert_eq!(memcgs.files().read(a, "memory.none", None, none, &mut text), Err(MemcgError::NoFile));
+    assert_eq!(
+        memcgs.files().read(MemcgId::ROOT, "memory.max", None, none, &mut text),
+        Err(MemcgError::NoFile)
+    );
     let missing = MemcgId::new(77).unwrap();
-    assert_eq!(memcgs.files().read(missing, "memory.max", none, &mut text), Err(MemcgError::NoMemcg));
+    assert_eq!(memcgs.files().read(missing, "memory.max", None, none, &mut text), Err(MemcgError::NoMemcg));
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use crate::memory::Memory;
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_memcg::MemcgError;
+use quire_memcg::{MemcgError, MemcgPeak};
 
 /// Writes the file of a memcg at `path`, below the folder where Linux has the tree: `memory.stat` is
 /// the root's, which is of the whole machine, `a/b/memory.current` that of the memcg `b` in `a`. A page that
-/// several spaces map counts in the root's `anon` and `file` for each.
+/// several spaces map counts in the root's `anon` and `file` for each. `since` is what the last write to this
+/// open file returned, if it was written to: a peak is read since then.
 ///
 /// # Errors
 ///
@@ -16,6 +17,7 @@ use quire_memcg::MemcgError;
 pub fn memcg_file<P: Platform>(
     memory: &Memory<P>,
     path: &str,
+    since: Option<MemcgPeak>,
     out: &mut dyn fmt::Write,
 ) -> Result<(), MemcgError> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
@@ -28,5 +30,5 @@ pub fn memcg_file<P: Platform>(
         });
         (anonymous, files)
     };
-    memory.parts().memcgs().files().read(memcg, file, mapped, out)
+    memory.parts().memcgs().files().read(memcg, file, since, mapped, out)
 }

@@ -267,15 +267,15 @@ fn a_memcg_is_reclaimed_from_through_its_files() {
     memory.swapon(memory.create_ram_disk(40).unwrap(), SwapOnOptions::default()).unwrap();
     assert_eq!(write("memory.reclaim", "4K swappiness=max"), Err(MemcgError::BadValue));
     assert_eq!(in_memory(), PAGES);
-    assert_eq!(write("memory.reclaim", "32K"), Ok(()));
+    assert_eq!(write("memory.reclaim", "32K"), Ok(None));
     assert!(in_memory() <= PAGES - 8);
     // The device takes 40 pages only, and what it took is not put back.
     assert_eq!(write("memory.reclaim", "256K"), Err(MemcgError::Again));
     assert_eq!(in_memory(), PAGES - 40);
     // Nor does a limit below the usage fail: the next page that the program asks for does.
-    assert_eq!(write("memory.max", "4K"), Ok(()));
+    assert_eq!(write("memory.max", "4K"), Ok(None));
     assert_eq!(in_memory(), PAGES - 40);
-    assert_eq!(write("memory.max", "max"), Ok(()));
+    assert_eq!(write("memory.max", "max"), Ok(None));
     drop(space);
     memory.remove_memcg(group).unwrap();
     assert_eq!(memory.find_memcg("group"), None);
@@ -293,12 +293,21 @@ fn files_of_memcgs_are_found_by_their_path() {
     space.set_memcg(inner).unwrap();
     let base = space.mmap(&MapRequest::anonymous(PAGES * PAGE_SIZE, RW)).unwrap();
     (0..PAGES).for_each(|nth| cpu.program(&space).write_u64(page(base, nth), 1).unwrap());
-    let read = |path: &str| {
+    let read_since = |path: &str, since| {
         let mut out = String::new();
-        proc::memcg_file(memory as &HostMemory, path, &mut out).map(|()| out)
+        proc::memcg_file(memory as &HostMemory, path, since, &mut out).map(|()| out)
     };
+    let read = |path: &str| read_since(path, None);
     assert_eq!(read("outer/inner/memory.current"), read("/outer/memory.current"));
     assert_eq!(read("outer/memory.current").map(|text| text.trim().parse()), Ok(Ok(PAGES * PAGE_SIZE)));
+    // An open file of a peak is reset, and others are not.
+    assert_eq!(read("outer/memory.peak"), read("outer/memory.current"));
+    space.madvise(base, PAGES / 2 * PAGE_SIZE, Advice::DontNeed).unwrap();
+    memcgs.charges().drain_stocks(&memory.platform().pin());
+    let open = memory.write_memcg_file(outer, "memory.peak", "reset").unwrap();
+    assert_eq!(read_since("outer/memory.peak", open), read("outer/memory.current"));
+    let peak = |since| read_since("outer/memory.peak", since).map(|text| text.trim().parse());
+    assert_eq!((peak(open), peak(None)), (Ok(Ok(PAGES / 2 * PAGE_SIZE)), Ok(Ok(PAGES * PAGE_SIZE))));
     assert!(read("memory.stat").is_ok_and(|text| text.contains("inactive_anon")));
     assert_eq!(read("memory.current"), Err(MemcgError::NoFile));
     assert_eq!(read("other/memory.current"), Err(MemcgError::NoMemcg));

@@ -4,11 +4,6 @@ use super::Space;
 use quire_arch::Platform;
 use quire_memcg::{MemcgError, MemcgId};
 
-/// Why a space could not change its memcg.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the space cannot enter the memcg: {0}")]
-pub struct MemcgChangeError(pub MemcgError);
-
 impl<P: Platform> Space<'_, P> {
     /// The memcg that new pages of this space are charged to.
     pub fn memcg(&self) -> MemcgId {
@@ -20,14 +15,14 @@ impl<P: Platform> Space<'_, P> {
     ///
     /// # Errors
     ///
-    /// [`MemcgChangeError`], when there is no such memcg.
-    pub fn set_memcg(&self, memcg: MemcgId) -> Result<(), MemcgChangeError> {
+    /// [`MemcgError::NoMemcg`], when there is no such memcg.
+    pub fn set_memcg(&self, memcg: MemcgId) -> Result<(), MemcgError> {
         let memcgs = self.spaces.memcgs();
         let pin = self.spaces.platform().pin();
         // Another thread may move the space on at once, and then nothing holds the memcg. In the section its
         // number stays, for the count.
         let _section = self.spaces.frames().epoch().enter(&pin);
-        memcgs.tree().hold(memcg).map_err(MemcgChangeError)?;
+        memcgs.tree().hold(memcg)?;
         let (before, killed) = self.core().tables.membership.replace(memcg);
         if killed {
             memcgs.tree().count_killed(memcg, true);
