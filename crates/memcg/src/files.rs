@@ -9,6 +9,7 @@ use crate::folios::MemcgFolios;
 use crate::id::MemcgId;
 use crate::limit::{Limit, parse_limit, parse_size, parse_switch};
 use crate::lists::LruList;
+use crate::numa::{NodePages, write_numa_stat};
 use crate::outcome::WriteOutcome;
 use crate::peak::MemcgPeak;
 use crate::stat::{MemcgStat, MemcgStats};
@@ -30,6 +31,7 @@ enum File {
     SwapEvents,
     OomGroup,
     Stat,
+    NumaStat,
     Reclaim,
 }
 
@@ -50,6 +52,7 @@ impl File {
             "memory.swap.events" => Self::SwapEvents,
             "memory.oom.group" => Self::OomGroup,
             "memory.stat" => Self::Stat,
+            "memory.numa_stat" => Self::NumaStat,
             "memory.reclaim" => Self::Reclaim,
             _ => return None,
         })
@@ -57,7 +60,7 @@ impl File {
 
     /// The file of a memcg; the root has few.
     fn of(id: MemcgId, name: &str) -> Result<Self, MemcgError> {
-        let at_root = |file: &Self| matches!(file, Self::Stat | Self::Reclaim);
+        let at_root = |file: &Self| matches!(file, Self::Stat | Self::NumaStat | Self::Reclaim);
         Self::named(name).filter(|file| !id.is_root() || at_root(file)).ok_or(MemcgError::NoFile)
     }
 }
@@ -203,23 +206,34 @@ impl<P: Platform> MemcgFiles<'_, P> {
             File::Stat => {
                 MemcgFolios::new(self.tree).take_in(None);
                 let lists = MemcgFolios::new(self.tree).subtree_sizes(id);
-                let (anonymous, stats) = if id.is_root() {
-                    let (anonymous, files) = mapped();
-                    let mut stats = MemcgCounters::new(self.tree).machine_stats();
-                    stats[MemcgStat::File as usize] = files as i64;
-                    (anonymous, stats)
-                } else {
-                    let (used, stats) =
-                        (MemcgCharges::new(self.tree).used(id), MemcgCounters::new(self.tree).stats(id));
-                    (used.saturating_sub(stats[MemcgStat::File as usize].max(0) as u64), stats)
-                };
+                let (anonymous, stats) = self.totals(id, mapped);
                 for line in &STAT {
                     line.write(anonymous, &stats, &lists, out)?;
                 }
             }
+            File::NumaStat => {
+                MemcgFolios::new(self.tree).take_in(None);
+                let (anon, stats) = self.totals(id, mapped);
+                let pages = |stat: MemcgStat| stats[stat as usize].max(0) as u64;
+                let (file, shmem) = (pages(MemcgStat::File), pages(MemcgStat::Shmem));
+                write_numa_stat(self.tree, id, NodePages { anon, file, shmem }, out)?;
+            }
             File::Reclaim => return Err(MemcgError::WriteOnly),
         }
         Ok(())
+    }
+
+    /// Anonymous pages, and what is counted.
+    fn totals(self, id: MemcgId, mapped: impl FnOnce() -> (u64, u64)) -> (u64, MemcgStats) {
+        let counters = MemcgCounters::new(self.tree);
+        if id.is_root() {
+            let (anonymous, files) = mapped();
+            let mut stats = counters.machine_stats();
+            stats[MemcgStat::File as usize] = files as i64;
+            return (anonymous, stats);
+        }
+        let (used, stats) = (MemcgCharges::new(self.tree).used(id), counters.stats(id));
+        (used.saturating_sub(stats[MemcgStat::File as usize].max(0) as u64), stats)
     }
 
     /// Writes `text` to the memcg's file `name`. The caller does what the result asks for.

@@ -32,6 +32,7 @@
 //! - `folios`: folios on the LRU lists, and on their way back to the page-frame allocator.
 //! - `programs`: what a program's new pages are charged to.
 //! - `splits`: the folios that wait to be split.
+//! - `numa`: `memory.numa_stat`: what a memcg has on each node.
 //! - `files`: the files of a memcg, as text in and out.
 //! - `lifecycle`: how memcgs are made, removed and freed.
 //! - `audit`: the auditor: recounts lists and charges.
@@ -60,6 +61,7 @@ mod memcg;
 mod models;
 mod name;
 mod names;
+mod numa;
 mod outcome;
 mod peak;
 mod programs;

@@ -1,9 +1,9 @@
 //! The files of a memcg, byte for byte.
 
 use crate::common::Machine;
-use crate::support::{folio, memcgs};
+use crate::support::{folio, folio_of, memcgs};
 use quire_arch::{Order, Platform};
-use quire_frame::VmEvent;
+use quire_frame::{Kind, VmEvent};
 use quire_memcg::{Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, WriteOutcome};
 
 fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
@@ -63,6 +63,42 @@ fn the_switch_of_a_group_reads_as_it_was_written() {
     (0..4).for_each(|_| memcgs.lifecycle().sweep());
     assert_eq!(memcgs.lifecycle().create(MemcgId::ROOT, "b"), Ok(a));
     assert_eq!(read(&memcgs, a, "memory.oom.group"), "0\n");
+}
+
+/// The machine has two nodes.
+#[test]
+fn pages_are_told_by_node() {
+    let memcgs = memcgs(1);
+    let [a, b, c] = crate::support::family(&memcgs);
+    let other = memcgs.lifecycle().create(MemcgId::ROOT, "other").unwrap();
+    let pin = memcgs.frames().platform().pin();
+    let list = |head| {
+        memcgs.folios().list_folio(&pin, head, LruList::ActiveAnon);
+        head
+    };
+    let anon = |order, id| list(folio(&memcgs, order, id));
+    let shared = |order, id| {
+        let head = folio_of(&memcgs, order, id, Kind::Shmem);
+        memcgs.folios().own_file_page(&pin, memcgs.frames().known(head), id);
+    };
+    let node_of = |head| memcgs.frames().known(head).zone().node().index();
+    // The first node's memory, until it is used up.
+    let first = anon(Order::ALL[2], b);
+    anon(Order::ALL[0], other);
+    shared(Order::ALL[1], c);
+    while node_of(anon(Order::ALL[9], other)) == node_of(first) {}
+    while node_of(anon(Order::ALL[3], other)) == node_of(first) {}
+    let second = anon(Order::ALL[3], c);
+    shared(Order::ALL[4], a);
+    assert_eq!((node_of(first), node_of(second)), (0, 1));
+    let told = read(&memcgs, a, "memory.numa_stat");
+    let expected = "anon N0=16384 N1=32768\nfile N0=8192 N1=65536\nshmem N0=8192 N1=65536\n\
+        inactive_anon N0=0 N1=0\nactive_anon N0=16384 N1=32768\ninactive_file N0=0 N1=0\n\
+        active_file N0=0 N1=0\nunevictable N0=0 N1=0\n";
+    assert_eq!(told, expected);
+    let root = read(&memcgs, MemcgId::ROOT, "memory.numa_stat");
+    assert!(root.contains("\nshmem N0=8192 N1=65536\n"), "{root}");
+    assert_eq!(memcgs.files().write(a, "memory.numa_stat", "1"), Err(MemcgError::ReadOnly));
 }
 
 /// Each open file has a peak of its own, and so has one that was never written to.

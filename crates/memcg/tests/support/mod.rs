@@ -27,10 +27,15 @@ pub(crate) fn family(memcgs: &Memcgs<Machine>) -> [MemcgId; 3] {
 
 /// A folio that is charged to the memcg.
 pub(crate) fn folio(memcgs: &Memcgs<Machine>, order: Order, id: MemcgId) -> Pfn {
+    folio_of(memcgs, order, id, Kind::Anonymous)
+}
+
+/// The same of a kind.
+pub(crate) fn folio_of(memcgs: &Memcgs<Machine>, order: Order, id: MemcgId, kind: Kind) -> Pfn {
     let frames: &Frames<Machine> = memcgs.frames();
     let pin = frames.platform().pin();
     memcgs.charges().charge_anyway(&pin, id, order.pages());
-    let request = AllocRequest::new(order, common::TEST).kind(Kind::Anonymous);
+    let request = AllocRequest::new(order, common::TEST).kind(kind);
     let head = frames.allocate(&pin, request).expect("memory is free");
     frames.known(head).as_folio().set_memcg(id.get());
     head
