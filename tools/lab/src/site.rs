@@ -125,7 +125,7 @@ impl Site {
             let memcgs = self.machine.memory().memcgs();
             let memcg = memcgs.lifecycle().create(MemcgId::ROOT, LIMITED).map_err(LabError::Memcg)?;
             let _ = memcgs.files().set(memcg, Limit::Max, Some(bytes)).map_err(LabError::Memcg)?;
-            space.set_memcg(memcg).map_err(|error| LabError::Memcg(error.0))
+            space.set_memcg(memcg).map_err(LabError::Memcg)
         })
     }
 
