@@ -1,13 +1,10 @@
 //! A folio that was swapped in, and its handling after its page was mapped or not.
 
-use crate::error::SwapInError;
-use crate::swap_in::SwapIn;
 use core::cell::Cell;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
-use quire_file::{CachedFile, Lent, LockedFolio, SwappedPage, SwappedPages};
+use quire_file::{CachedFile, Lent, SwappedPage, SwappedPages};
 use quire_frame::{FolioGuard, FrameFlags};
-use quire_memcg::MemcgId;
 use quire_pagetable::MemoryCore;
 use quire_swap::{SlotId, Swap};
 
@@ -78,7 +75,7 @@ impl<P: Platform> fmt::Debug for SwappedIn<'_, P> {
     }
 }
 
-impl<'s, P: Platform> SwappedIn<'s, P> {
+impl<P: Platform> SwappedIn<'_, P> {
     /// Its first frame.
     pub fn head(&self) -> Pfn {
         self.head
@@ -95,42 +92,6 @@ impl<'s, P: Platform> SwappedIn<'s, P> {
                 SwappedPages::of(file).adopt(self.memory.memcgs(), page, self.head, names_gone)
             })
             .flatten()
-    }
-
-    /// Puts a copy of the page there instead, in a folio that `swap_in` charges, if this folio is a large one:
-    /// private memory had its slots when they were to be read, and its other pages may be in use. `None` if the
-    /// file does not have the slot any more. Waits for nothing.
-    ///
-    /// # Errors
-    ///
-    /// What is short.
-    #[cold]
-    pub fn give_copy_to(
-        &self,
-        swap_in: SwapIn<'s, '_, P>,
-        file: &CachedFile<P>,
-        page: SwappedPage,
-    ) -> Result<Option<LockedFolio<'s, P>>, SwapInError> {
-        let (frames, memcgs) = (self.memory.frames(), self.memory.memcgs());
-        let nth = self.page_of(page.slot).filter(|_| self.order > Order::ZERO && self.guard.is_some());
-        let Some(nth) = nth else { return Ok(None) };
-        let seen = MemcgId::from_bits(self.memory.swap().counts().memcg_of(page.slot));
-        let (head, _) = swap_in
-            .try_swap_folio(Order::ZERO, (page.slot, seen), false)
-            .map_err(|(cause, need)| SwapInError::Short(cause, need))?;
-        let Some(guard) = frames.folios().try_lock_folio(head) else {
-            memcgs.folios().release_folio(head);
-            return Ok(None);
-        };
-        // SAFETY: the copy is new and this thread's. This one holds the folio, whose page was read and is mapped by
-        // no program: none had its slot since.
-        unsafe { frames.platform().copy_user(self.head.offset(nth), head, Order::ZERO) };
-        let names_gone = || self.names_gone(page.slot, 1);
-        let adopted = SwappedPages::of(file).adopt_copy(memcgs, page, (head, guard), names_gone);
-        if adopted.is_some() {
-            swap_in.note_wanted(&frames.platform().pin(), head, None);
-        }
-        Ok(adopted)
     }
 
     fn is_being_written(&self) -> bool {

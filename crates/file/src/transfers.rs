@@ -355,8 +355,8 @@ impl<'m, P: Platform> Transfers<'m, P> {
     }
 
     /// Sleeps until the folio at `head`, to which the caller has a reference, is not being written by the
-    /// backing. One of shared memory never is: a swap device may be writing it, and whoever changes its bytes
-    /// then marks it as dirty.
+    /// backing. One of shared memory never is: a swap device may be writing it, and a thread that changes its
+    /// bytes then marks it as dirty.
     pub(crate) fn wait_written(self, head: Pfn) {
         if self.file.is_shmem() {
             return;

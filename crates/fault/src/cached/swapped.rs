@@ -47,7 +47,7 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
                 return Ok(Some(CameBack::Lent(folio)));
             }
             let swap_in = SwapIn::new(tables.memory(), &fault.space.tables.membership);
-            if let Some(folio) = came.give_copy_to(swap_in, file, page)? {
+            if let Some(folio) = swap_in.give_copy(came, file, page)? {
                 return Ok(Some(CameBack::Own(folio)));
             }
         }

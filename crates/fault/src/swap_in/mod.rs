@@ -12,6 +12,7 @@
 
 mod ahead;
 mod before;
+mod copy;
 
 pub use ahead::Ahead;
 

@@ -217,7 +217,7 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         if let Some(came) = swap_in.swap_in(wanted)?
             && came.give_to(file, page).is_none()
         {
-            came.give_copy_to(swap_in, file, page)?;
+            swap_in.give_copy(&came, file, page)?;
         }
         Ok(())
     }
