@@ -3,6 +3,8 @@
 //! A charge counts at the memcg and at every memcg above it. To avoid this for each page, a CPU has a stock
 //! of pages already charged to one memcg. It is filled in batches, and uncharged pages go there first.
 
+mod swap_high;
+
 use crate::counters::MemcgCounters;
 use crate::error::{OverHigh, OverLimit};
 use crate::event::MemcgEvent;
@@ -14,6 +16,10 @@ use quire_sync::atomic::Ordering;
 
 /// The least number of pages charged at once, if limits allow it.
 const BATCH: u64 = 64;
+/// The most pages of a charge for which a program reclaims; larger ones are wishes.
+const RECLAIMS: u64 = 8;
+/// Pages that it then makes room for.
+const ROOM: u64 = 32;
 /// The most pages in a stock.
 const MOST: u64 = 2 * BATCH;
 
@@ -54,6 +60,10 @@ impl<P: Platform> MemcgCharges<'_, P> {
             // Stocks below a memcg at its limit hold some of its charge. An ancestor further up may be filled
             // by others.
             if drained.is_some_and(|drained| self.tree.is_below(over.memcg, drained)) {
+                if pages <= RECLAIMS {
+                    // What is reclaimed for it goes to a stock, and is charged from there.
+                    self.note_swap_high(id, ROOM);
+                }
                 return Err(over);
             }
             self.drain_stocks_of(pin, |whose| self.tree.is_below(whose, over.memcg));
@@ -78,6 +88,7 @@ impl<P: Platform> MemcgCharges<'_, P> {
         if over_high {
             self.note_high(id);
         }
+        self.note_swap_high(id, pages);
         Ok(())
     }
 
@@ -103,6 +114,7 @@ impl<P: Platform> MemcgCharges<'_, P> {
         if over_high {
             self.note_high(id);
         }
+        self.note_swap_high(id, pages);
     }
 
     /// Uncharges `pages` from the memcg. The caller does not use the memcg afterwards, unless something else

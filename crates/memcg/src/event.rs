@@ -16,6 +16,8 @@ pub enum MemcgEvent {
     OomKill,
     /// All its processes were OOM-killed together.
     OomGroupKill,
+    /// A charge was held up since it had more than `memory.swap.high`.
+    SwapHigh,
     /// A swap charge would have exceeded `memory.swap.max`.
     SwapMax,
     /// A swap allocation failed, at that limit or because no device has free slots.

@@ -45,6 +45,7 @@ impl File {
             "memory.high" => Self::Limit(Limit::High),
             "memory.max" => Self::Limit(Limit::Max),
             "memory.swap.current" => Self::SwapCurrent,
+            "memory.swap.high" => Self::Limit(Limit::SwapHigh),
             "memory.swap.max" => Self::Limit(Limit::SwapMax),
             "memory.swap.peak" => Self::SwapPeak,
             "memory.events" => Self::Events,
@@ -196,11 +197,9 @@ impl<P: Platform> MemcgFiles<'_, P> {
                 }
             }
             File::SwapEvents => {
-                let (max, fail) = (
-                    MemcgCounters::new(self.tree).events(id, MemcgEvent::SwapMax),
-                    MemcgCounters::new(self.tree).events(id, MemcgEvent::SwapFail),
-                );
-                writeln!(out, "high 0\nmax {max}\nfail {fail}")?;
+                let events = [MemcgEvent::SwapHigh, MemcgEvent::SwapMax, MemcgEvent::SwapFail];
+                let [high, max, fail] = events.map(|event| MemcgCounters::new(self.tree).events(id, event));
+                writeln!(out, "high {high}\nmax {max}\nfail {fail}")?;
             }
             File::OomGroup => writeln!(out, "{}", u8::from(memcg.oom_group.load(Ordering::Relaxed)))?,
             File::Stat => {
@@ -292,6 +291,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
                 Limit::High => memcg.high.store(pages, Ordering::Relaxed),
                 Limit::Low => self.tree.set_min_and_low(memcg, memcg.min.setting(), pages),
                 Limit::Min => self.tree.set_min_and_low(memcg, pages, memcg.low.setting()),
+                Limit::SwapHigh => memcg.swap_high.store(pages, Ordering::Relaxed),
                 Limit::SwapMax => memcg.swap.set_max(pages),
             }
         }
@@ -312,7 +312,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
                 let most = self.limit(id, limit).map_or(UNLIMITED, |bytes| bytes >> PAGE_SHIFT);
                 MemcgCharges::new(self.tree).usage(id).saturating_sub(most)
             }
-            Limit::Low | Limit::Min | Limit::SwapMax => 0,
+            Limit::Low | Limit::Min | Limit::SwapHigh | Limit::SwapMax => 0,
         }
     }
 
@@ -324,6 +324,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
             Limit::High => memcg.high.load(Ordering::Relaxed),
             Limit::Low => memcg.low.setting(),
             Limit::Min => memcg.min.setting(),
+            Limit::SwapHigh => memcg.swap_high.load(Ordering::Relaxed),
             Limit::SwapMax => memcg.swap.max(),
         };
         (pages < UNLIMITED).then_some(pages << PAGE_SHIFT)

@@ -13,6 +13,8 @@ pub enum Limit {
     Low,
     /// Nothing is reclaimed below it.
     Min,
+    /// A thread that charges while more swap is used is held up.
+    SwapHigh,
     /// The limit of swap.
     SwapMax,
 }

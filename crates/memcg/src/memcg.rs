@@ -98,6 +98,10 @@ pub(crate) struct Memcg<P: Platform> {
     pub(crate) high: AtomicU64,
     /// A charge has exceeded the `high` of this memcg or of an ancestor.
     pub(crate) over_high: AtomicBool,
+    pub(crate) swap_high: AtomicU64,
+    /// Pages that this memcg charged while it or an ancestor was over its `swap_high`, and no program has
+    /// waited for.
+    pub(crate) over_swap_high: AtomicU64,
     pub(crate) min: Protected,
     pub(crate) low: Protected,
     /// A program of it that is OOM-killed takes all others along.
@@ -148,6 +152,8 @@ impl<P: Platform> Memcg<P> {
             swap: PageCounter::new(),
             high: AtomicU64::new(UNLIMITED),
             over_high: AtomicBool::new(false),
+            swap_high: AtomicU64::new(UNLIMITED),
+            over_swap_high: AtomicU64::new(0),
             min: Protected::new(),
             low: Protected::new(),
             oom_group: AtomicBool::new(false),
@@ -174,6 +180,8 @@ impl<P: Platform> Memcg<P> {
         self.swap.set_max(UNLIMITED);
         self.high.store(UNLIMITED, Ordering::Relaxed);
         self.over_high.store(false, Ordering::Relaxed);
+        self.swap_high.store(UNLIMITED, Ordering::Relaxed);
+        self.over_swap_high.store(0, Ordering::Relaxed);
     }
 
     /// Makes the memcg as new, under the lock of the memcgs.

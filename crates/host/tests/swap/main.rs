@@ -29,6 +29,7 @@ mod starved;
 mod swap_counters;
 mod swap_errors;
 mod swap_file;
+mod swap_high;
 mod swap_memcgs;
 mod swap_sharers;
 mod swap_techniques;

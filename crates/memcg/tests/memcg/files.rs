@@ -21,6 +21,7 @@ fn limits_read_as_they_were_written_in_whole_pages() {
         ("memory.high", "max\n"),
         ("memory.low", "0\n"),
         ("memory.min", "0\n"),
+        ("memory.swap.high", "max\n"),
         ("memory.swap.max", "max\n"),
     ] {
         assert_eq!(read(&memcgs, id, name), unset, "{name}");

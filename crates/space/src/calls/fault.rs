@@ -24,10 +24,28 @@ pub(crate) fn fault<P: Platform>(
         // Before the page is mapped: a page just mapped could be reclaimed first, and the program would
         // make no progress.
         caller.spaces.reclaim().throttle(caller.spaces, memcg);
+        let ns = caller.spaces.memcgs().charges().swap_delay(memcg);
+        if ns > 0 {
+            wait_until_killed(caller, ns);
+        }
     }
     match fault_once(caller, addr, access) {
         Ok(()) => Ok(()),
         Err(refusal) => fault_again(caller, addr, access, refusal),
+    }
+}
+
+/// Waits so long, unless the program is killed.
+#[cold]
+fn wait_until_killed<P: Platform>(caller: Caller<'_, P>, ns: u64) {
+    let (platform, core) = (caller.spaces.platform(), caller.core);
+    let end = platform.now().saturating_add(ns);
+    loop {
+        let left = end.saturating_sub(platform.now());
+        if left == 0 || core.is_killed() {
+            return;
+        }
+        platform.park_for(core.kill_key(), left, &mut || !core.is_killed());
     }
 }
 

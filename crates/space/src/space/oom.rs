@@ -77,6 +77,7 @@ impl<P: Platform> SpaceOom<'_, P> {
         }
         // Release: pairs with the load in `is_killed`; a thread that finds pages gone sees this.
         core.killed.store(1, Ordering::Release);
+        self.spaces.platform().unpark(core.kill_key());
         marked.is_some()
     }
 

@@ -255,6 +255,11 @@ impl SpaceCore {
         self.killed.load(Ordering::Acquire) != 0
     }
 
+    /// Where a program sleeps that goes on when it is killed.
+    pub fn kill_key(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+
     /// Flags that every new mapping gets.
     #[inline]
     pub fn default_flags(&self) -> VmFlags {
