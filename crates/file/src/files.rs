@@ -117,15 +117,28 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         name: ShmemName,
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         let number = if name == ShmemName::None { 0 } else { self.new_number() };
-        let open = self.create_of(frames, Shmem(owner), (number, size), |place| {
+        self.create_of(frames, Shmem(owner), (number, size), |place| {
             let owner: NonNull<dyn ShmemOwner> = place;
             // SAFETY: the backing, of which it is a part, outlives the file's cache.
             Some(unsafe { ShmemState::new(owner, promise, name) })
-        })?;
-        if let ShmemPromise::Whole(pages) = promise {
-            self.state().memory.promised.fetch_add(pages, Ordering::Relaxed);
-        }
-        Ok(open)
+        })
+    }
+
+    /// Counts `pages` of shared memory that is to be made as [promised](ShmemPromise::Whole), and returns how
+    /// many are then.
+    pub fn promise(&self, pages: u64) -> u64 {
+        // Sequentially consistent, as what else is committed.
+        self.state().memory.promised.fetch_add(pages, Ordering::SeqCst).saturating_add(pages)
+    }
+
+    /// Takes a promise back: the memory was not made.
+    pub fn take_back(&self, pages: u64) {
+        self.state().memory.promised.fetch_sub(pages, Ordering::Relaxed);
+    }
+
+    /// Pages of shared memory that are promised.
+    pub fn promised(&self) -> u64 {
+        self.state().memory.promised.load(Ordering::SeqCst)
     }
 
     fn new_number(&self) -> u64 {

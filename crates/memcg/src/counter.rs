@@ -63,7 +63,12 @@ impl PageCounter {
 
     /// Begins a new peak with the present usage. The caller has the lock of the memcgs.
     pub(crate) fn reset_peak(&self) -> MemcgPeak {
-        self.peaks.reset(|| self.usage())
+        self.peaks.reset(|| {
+            let usage = self.usage();
+            // A charge that is in it may find that this is noted already.
+            self.peak.fetch_max(usage, Ordering::Relaxed);
+            usage
+        })
     }
 
     /// The most since that reset, or ever. The caller has the lock of the memcgs.

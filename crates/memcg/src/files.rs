@@ -235,7 +235,8 @@ impl<P: Platform> MemcgFiles<'_, P> {
         (used.saturating_sub(stats[MemcgStat::File as usize].max(0) as u64), stats)
     }
 
-    /// Writes `text` to the memcg's file `name`. The caller does what the result asks for.
+    /// Writes `text` to the memcg's file `name`. The caller does what the result asks for. Nothing is written
+    /// with an empty text.
     ///
     /// # Errors
     ///
@@ -245,8 +246,12 @@ impl<P: Platform> MemcgFiles<'_, P> {
         let file = File::of(id, name)?;
         let memcg = self.tree.online(id)?;
         match file {
-            // The kernel does not get to see such a write.
-            File::Peak | File::SwapPeak if text.is_empty() => Ok(WriteOutcome::Done),
+            File::Limit(_) | File::Reclaim | File::Peak | File::SwapPeak | File::OomGroup
+                if text.is_empty() =>
+            {
+                // Linux's files do not get to see such a write.
+                Ok(WriteOutcome::Done)
+            }
             File::Limit(limit) => self.set(id, limit, parse_limit(text)?),
             File::Reclaim => parse_reclaim(text),
             File::Peak => Ok(self.reset_peak(&memcg.memory)),

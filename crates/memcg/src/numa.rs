@@ -6,7 +6,7 @@ use crate::lists::LruList;
 use crate::tree::MemcgTree;
 use core::fmt;
 use quire_arch::{MAX_NODES, NodeId, PAGE_SHIFT, Platform};
-use quire_frame::Kind;
+use quire_frame::{FrameFlags, Kind};
 
 /// Pages of a memcg and all below it.
 #[derive(Clone, Copy, Default)]
@@ -25,14 +25,21 @@ fn by_node<P: Platform>(tree: &MemcgTree<P>, id: MemcgId, all: NodePages) -> [No
         return nodes;
     }
     tree.frames().audit().for_each_frame(|_, frame| {
-        let kind = frame.kind();
-        if !matches!(kind, Kind::Anonymous | Kind::File | Kind::Shmem) {
+        let word = frame.word();
+        let kind = word.kind();
+        let counts = match kind {
+            Kind::Anonymous | Kind::File => true,
+            // In the cache of its file still.
+            Kind::Shmem => word.flags().contains(FrameFlags::SHARED_BY_NAME),
+            _ => false,
+        };
+        if !counts {
             return;
         }
         if !tree.is_below(MemcgId::from_bits(frame.as_folio().memcg()), id) {
             return;
         }
-        let (node, pages) = (&mut nodes[frame.zone().node().index()], frame.word().order().pages());
+        let (node, pages) = (&mut nodes[frame.zone().node().index()], word.order().pages());
         match kind {
             Kind::Anonymous => node.anon += pages,
             Kind::Shmem => (node.file, node.shmem) = (node.file + pages, node.shmem + pages),

@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtRange};
-use quire_frame::FolioGuard;
+use quire_frame::{FolioGuard, FrameFlags};
 use quire_pagetable::{Tables, WalkEntry, WalkStep, Walker};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
 use quire_vma::{Mapped, Rmap};
@@ -31,15 +31,17 @@ pub enum LockFound {
 
 /// Checks all mappings of the folio at `head` for references, and clears their accessed bits. `None` if they
 /// cannot be checked now. The caller has a reference, and perhaps the folio `lock`. Without it, a folio of
-/// shared memory is locked here if that is possible at once: otherwise its file may end meanwhile.
+/// shared memory is locked here if that is possible at once: otherwise its file may end meanwhile. One that
+/// becomes shared memory meanwhile is checked as private memory: nothing maps it.
 pub fn referenced<P: Platform>(
     rmap: Rmap<'_, P>,
     head: Pfn,
     lock: Option<&FolioGuard<'_, P>>,
 ) -> Option<Referenced> {
     let frames = rmap.memory().frames();
+    let is_locked = lock.is_some_and(|lock| lock.is_of(frames, head));
     let mut own_lock = None;
-    if lock.is_none() && frames.known(head).kind().is_of_file() {
+    if !is_locked && frames.known(head).kind().is_of_file() {
         own_lock = Some(frames.folios().try_lock_folio(head)?);
     }
     let mut found = Referenced::default();
@@ -60,9 +62,19 @@ pub fn referenced<P: Platform>(
         found.mappings += u32::from(test_and_clear_accessed(&tables, range, (head, order)));
         ControlFlow::Continue(())
     };
-    // SAFETY: a folio of shared memory is locked, by the caller or here, until after the walk.
-    let walked = unsafe { rmap.try_walk_locked::<()>(head, visit) };
-    drop(own_lock);
+    let walked = if is_locked || own_lock.is_some() {
+        // SAFETY: the folio is locked, by the caller or here, until after the walk; the caller has a reference.
+        unsafe { rmap.try_walk_locked::<()>(head, visit) }
+    } else {
+        rmap.try_hold(head, |mappings| mappings.walk(visit))
+    };
+    if own_lock.take().is_some() && frames.known(head).word().flags().contains(FrameFlags::SWAP_CACHE) {
+        // A thread that took its name away meanwhile found it locked.
+        let memory = rmap.memory();
+        if memory.swap().cache().leave_if_unnamed(head) {
+            memory.memcgs().splits().left_swap_cache(head);
+        }
+    }
     walked.map(|_| found)
 }
 

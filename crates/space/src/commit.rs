@@ -58,21 +58,40 @@ impl Commit {
         shared: impl FnOnce() -> u64,
         swap_pages: impl FnOnce() -> u64,
     ) -> Result<(), Error> {
-        // Acquire: pairs with `release`. What was released here because a file counts it is found there.
-        let sum = self.promised.fetch_add(pages, Ordering::Acquire).saturating_add(pages);
-        let refused = match self.policy {
+        // Sequentially consistent, as what files count: of two threads that charge one sees the other.
+        let sum = self.promised.fetch_add(pages, Ordering::SeqCst).saturating_add(pages);
+        let result = self.check(pages, || sum.saturating_add(shared()), swap_pages);
+        if result.is_err() {
+            self.release(pages);
+        }
+        result
+    }
+
+    /// The same for shared memory of `pages`, of which files count `shared` with these.
+    pub(crate) fn check_shared(
+        &self,
+        pages: u64,
+        shared: u64,
+        swap_pages: impl FnOnce() -> u64,
+    ) -> Result<(), Error> {
+        self.check(pages, || shared.saturating_add(self.promised.load(Ordering::SeqCst)), swap_pages)
+    }
+
+    fn check(
+        &self,
+        pages: u64,
+        sum: impl FnOnce() -> u64,
+        swap_pages: impl FnOnce() -> u64,
+    ) -> Result<(), Error> {
+        let is_refused = match self.policy {
             Overcommit::Always => false,
             Overcommit::Guess { total_pages: Some(total) } => pages > total,
             Overcommit::Guess { total_pages: None } => {
                 pages > self.ram_pages && pages > self.ram_pages.saturating_add(swap_pages())
             }
-            Overcommit::Never { limit_pages } => sum.saturating_add(shared()) > limit_pages,
+            Overcommit::Never { limit_pages } => sum() > limit_pages,
         };
-        if refused {
-            self.release(pages);
-            return Err(Error::CommitLimit);
-        }
-        Ok(())
+        if is_refused { Err(Error::CommitLimit) } else { Ok(()) }
     }
 
     /// Charges `pages` more without a check: the same number is released right after.
@@ -82,8 +101,7 @@ impl Commit {
 
     /// Releases a charge of `pages`.
     pub(crate) fn release(&self, pages: u64) {
-        // Release: pairs with `charge`.
-        self.promised.fetch_sub(pages, Ordering::Release);
+        self.promised.fetch_sub(pages, Ordering::Relaxed);
     }
 }
 
@@ -113,6 +131,8 @@ mod tests {
         assert_eq!(commit.charge(7, || 0, || 0), Ok(()));
         assert_eq!(commit.charge(4, || 0, || 0), Err(Error::CommitLimit));
         assert_eq!(commit.charge(1, || 3, || 0), Err(Error::CommitLimit));
+        assert_eq!(commit.check_shared(3, 3, || 0), Ok(()));
+        assert_eq!(commit.check_shared(3, 4, || 0), Err(Error::CommitLimit));
         commit.release(7);
         assert_eq!(commit.charge(10, || 0, || 0), Ok(()));
     }

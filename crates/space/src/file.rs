@@ -100,10 +100,11 @@ impl<'m, P: Platform> File<'m, P> {
     ) -> Result<Self, Error> {
         let pages = if is_promised { size.div_ceil(PAGE_SIZE) } else { 0 };
         let promise = if is_promised { ShmemPromise::Whole(pages) } else { ShmemPromise::Each };
-        spaces.promise(pages)?;
+        spaces.promise_shared(pages)?;
         let made = spaces.page_cache().create_shmem((), (size, promise), name);
-        // From here on the file counts them.
-        spaces.commit().release(pages);
+        if made.is_err() {
+            spaces.page_cache().files().take_back(pages);
+        }
         match made {
             Ok(handle) => Ok(Self { spaces, handle }),
             Err(PageError::NoMemory(cause)) => Err(Error::NoFrames(cause)),

@@ -260,8 +260,23 @@ impl<P: Platform> Spaces<P> {
     ///
     /// [`Error::CommitLimit`].
     pub(crate) fn promise(&self, pages: u64) -> Result<(), Error> {
-        let shared = || self.page_cache().files().totals().promised;
+        let shared = || self.page_cache().files().promised();
         self.commit.charge(pages, shared, || self.swap().devices().total_slots())
+    }
+
+    /// Commits `pages` of shared memory that is to be made.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::CommitLimit`].
+    pub(crate) fn promise_shared(&self, pages: u64) -> Result<(), Error> {
+        let files = self.page_cache().files();
+        let shared = files.promise(pages);
+        let result = self.commit.check_shared(pages, shared, || self.swap().devices().total_slots());
+        if result.is_err() {
+            files.take_back(pages);
+        }
+        result
     }
 
     /// What is known of khugepaged's scan.

@@ -86,7 +86,7 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
             // Who maps it, or writes to it, has locked it.
             if UnusedPages::of(file).has(cache.frames(), index) {
                 cache.unmap_locked(file, &folio, users);
-                cache.remove(file, &folio);
+                cache.remove_everywhere(file, folio);
             }
         });
     }

@@ -130,6 +130,16 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         file.give_back_pages(folio.order().pages());
     }
 
+    /// As [`remove`](Self::remove); and out of the swap cache, too, where its slot has no name.
+    pub(super) fn remove_everywhere(self, file: &CachedFile<P>, folio: LockedFolio<'m, P>) {
+        self.remove(file, &folio);
+        if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
+            // It was being written when it was swapped in again, or was about to be paged out.
+            let reference = self.hold(folio.unlock_and_keep());
+            self.swap.cache().leave_if_unnamed(reference.head);
+        }
+    }
+
     /// Removes the folios that begin in these pages, and frees the slots of those that are swapped out.
     /// Invalidate is held exclusively.
     pub(super) fn remove_range(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) {
@@ -143,12 +153,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                     self.transfers(file).wait_written(head);
                 }
                 self.unmap_locked(file, &folio, users);
-                self.remove(file, &folio);
-                if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
-                    // It was being written when it was swapped in again.
-                    let reference = self.hold(folio.unlock_and_keep());
-                    self.swap.cache().leave_if_unnamed(reference.head);
-                }
+                self.remove_everywhere(file, folio);
             });
             // A page may have been swapped out, or in, before it was found.
             if !file.is_shmem() || self.shmem().free(file, pages) {

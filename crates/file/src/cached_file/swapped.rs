@@ -66,7 +66,9 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         (head, guard): (Pfn, FolioGuard<'m, P>),
         names_gone: impl FnOnce(),
     ) -> Option<LockedFolio<'m, P>> {
-        let folio = LockedFolio::new(memcgs, head, guard);
+        // Otherwise it is not the lock, and the reference is not given.
+        let is_locked = guard.is_of(memcgs.frames(), head);
+        let folio = is_locked.then(|| LockedFolio::new(memcgs, head, guard))?;
         self.replace_slot(memcgs, page, head, || true, names_gone).then_some(folio)
     }
 
@@ -81,7 +83,8 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         memcg: u16,
     ) -> Option<(LockedFolio<'m, P>, Option<Shadow>)> {
         let memcgs = swap.memcgs();
-        let folio = LockedFolio::new(memcgs, head, guard);
+        let is_locked = guard.is_of(memcgs.frames(), head);
+        let folio = is_locked.then(|| LockedFolio::new(memcgs, head, guard))?;
         let mut shadow = None;
         let takes = || {
             let taken = swap.cache().take_zeros(page.slot, memcg);

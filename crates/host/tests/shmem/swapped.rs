@@ -6,6 +6,7 @@ use crate::mapped::{in_memory, resident, shared};
 use quire_fault::{Ahead, SwapIn};
 use quire_frame::Kind;
 use quire_memcg::Membership;
+use quire_pageout::referenced;
 
 const SHARED: MapFlags = MapFlags::SHARED;
 const BUS: AccessError<FaultError> = AccessError::Fault(FaultError::Bus);
@@ -279,4 +280,23 @@ fn active_folios_are_deactivated() {
     reclaim(&machine, 4, 64);
     assert!(count(&machine, VmEvent::Pgdeactivate) > before);
     assert_eq!(words(&cpu, &space, area), numbers());
+}
+
+#[test]
+fn the_lock_of_another_folio_is_none() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = shared(&space, 2);
+    let [first, second] = [0, 1].map(|at| {
+        write(&cpu, &space, page(area, at), 1);
+        space.pin_page(page(area, at), Access::Read).unwrap().pfn()
+    });
+    let folios = machine.memory().frames().folios();
+    let (lock, other) = (folios.lock_folio(first).unwrap(), folios.lock_folio(second).unwrap());
+    let rmap = || machine.memory().spaces().rmap();
+    assert!(referenced(rmap(), first, None).is_none());
+    assert!(referenced(rmap(), first, Some(&other)).is_none());
+    assert!(referenced(rmap(), first, Some(&lock)).is_some_and(|found| found.mappings == 1));
+    drop(lock);
+    assert!(referenced(rmap(), first, Some(&other)).is_some_and(|found| found.mappings == 0));
 }

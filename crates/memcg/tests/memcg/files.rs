@@ -3,7 +3,7 @@
 use crate::common::Machine;
 use crate::support::{folio, folio_of, memcgs};
 use quire_arch::{Order, Platform};
-use quire_frame::{Kind, VmEvent};
+use quire_frame::{FrameFlags, Kind, VmEvent};
 use quire_memcg::{Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, WriteOutcome};
 
 fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
@@ -24,6 +24,7 @@ fn limits_read_as_they_were_written_in_whole_pages() {
         ("memory.swap.high", "max\n"),
         ("memory.swap.max", "max\n"),
     ] {
+        assert_eq!(memcgs.files().write(id, name, ""), Ok(WriteOutcome::Done));
         assert_eq!(read(&memcgs, id, name), unset, "{name}");
         for (text, expected) in [
             ("1M\n", "1048576\n"),
@@ -32,6 +33,8 @@ fn limits_read_as_they_were_written_in_whole_pages() {
             ("max", "max\n"),
             ("9223372036854775807", "max\n"),
             ("9223372036854771711", "9223372036854767616\n"),
+            ("\n", "0\n"),
+            // Nothing was written.
             ("", "0\n"),
         ] {
             assert_eq!(memcgs.files().write(id, name, text), Ok(WriteOutcome::Done), "{name} {text:?}");
@@ -51,7 +54,7 @@ fn the_switch_of_a_group_reads_as_it_was_written() {
     assert_eq!(write(" 0x1\n"), Ok(WriteOutcome::Done));
     for (bad, error) in [
         ("2", MemcgError::BadValue),
-        ("", MemcgError::BadValue),
+        ("\n", MemcgError::BadValue),
         ("max", MemcgError::BadValue),
         ("4294967297", MemcgError::OutOfRange),
     ] {
@@ -80,7 +83,10 @@ fn pages_are_told_by_node() {
     let anon = |order, id| list(folio(&memcgs, order, id));
     let shared = |order, id| {
         let head = folio_of(&memcgs, order, id, Kind::Shmem);
-        memcgs.folios().own_file_page(&pin, memcgs.frames().known(head), id);
+        let frame = memcgs.frames().known(head);
+        memcgs.folios().own_file_page(&pin, frame, id);
+        frame.set_flags(FrameFlags::SHARED_BY_NAME);
+        head
     };
     let node_of = |head| memcgs.frames().known(head).zone().node().index();
     // The first node's memory, until it is used up.
@@ -92,6 +98,10 @@ fn pages_are_told_by_node() {
     let second = anon(Order::ALL[3], c);
     shared(Order::ALL[4], a);
     assert_eq!((node_of(first), node_of(second)), (0, 1));
+    // It has left the cache of its file, for a swap device.
+    let out = shared(Order::ALL[0], c);
+    memcgs.folios().disown_file_page(&pin, memcgs.frames().known(out));
+    memcgs.frames().known(out).clear_flags(FrameFlags::SHARED_BY_NAME);
     let told = read(&memcgs, a, "memory.numa_stat");
     let expected = "anon N0=16384 N1=32768\nfile N0=8192 N1=65536\nshmem N0=8192 N1=65536\n\
         inactive_anon N0=0 N1=0\nactive_anon N0=16384 N1=32768\ninactive_file N0=0 N1=0\n\
@@ -176,7 +186,7 @@ fn numbers_events_and_errors() {
     let reclaim = |text| memcgs.files().write(a, "memory.reclaim", text);
     assert_eq!(reclaim("1M"), Ok(WriteOutcome::Reclaim { pages: 256 }));
     assert_eq!(reclaim(" 4k \n"), Ok(WriteOutcome::Reclaim { pages: 1 }));
-    for bad in ["", "x", "max", "1M x", "1M swappiness=60", "1M swappiness=max"] {
+    for bad in ["x", "max", "1M x", "1M swappiness=60", "1M swappiness=max"] {
         assert_eq!(reclaim(bad), Err(MemcgError::BadValue), "{bad:?}");
     }
 

@@ -39,7 +39,7 @@ impl<P: Platform> Rmap<'_, P> {
     ///
     /// # Safety
     ///
-    /// The caller has a reference to the folio, and the folio lock if it is one of shared memory.
+    /// The caller has a reference to the folio, and the folio lock.
     pub unsafe fn try_walk_locked<B>(
         self,
         head: Pfn,

@@ -56,6 +56,11 @@ impl<'f, P: Platform> FrameFolios<'f, P> {
 }
 
 impl<P: Platform> FolioGuard<'_, P> {
+    /// Whether this is the lock of the folio at `head`, of these frames.
+    pub fn is_of(&self, frames: &Frames<P>, head: Pfn) -> bool {
+        ptr::eq(self.frames, frames) && frames.frame(head).is_some_and(|frame| ptr::eq(self.frame, frame))
+    }
+
     /// The lock stays held, until a thread [adopts](FrameFolios::adopt_folio_lock) it.
     pub fn leave_held(self) {
         core::mem::forget(self);
