@@ -2,13 +2,14 @@
 
 use super::known_file::{HostFile, KnownFile, NoBytes};
 use super::shared_file::SharedFile;
-use quire_arch::{PAGE_SHIFT, VirtAddr};
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::Memory;
 use quire_mm::abi::{Files, OpenFile};
 use quire_mm::file::File;
 use quire_mm::space::{Errno, MappedFile, Mapping, VmFlags};
 use quire_trace::event::{Call, CallDetail, FileChange, FileEvent, FileFacts, FileKind, HeldInMemory};
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 
@@ -48,6 +49,20 @@ pub(super) struct FileIds<'m> {
     next: u64,
     segments: HashSet<u64>,
     rings: HashSet<u64>,
+    /// What was found at the event of this number.
+    beside: Cell<(u64, BesideTouches)>,
+}
+
+/// Files that are looked at for an event, on average: a recording may have any number of them.
+const LOOKS_OF_EVENT: u64 = 64;
+
+/// Shared memory with a name, in bytes, that is not in RAM because of a touch of who maps it.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct BesideTouches {
+    /// What Linux had, and no touch brought in.
+    pub(super) unplaced: u64,
+    /// What nothing maps: whether it still exists is not recorded.
+    pub(super) unmapped: u64,
 }
 
 impl<'m> FileIds<'m> {
@@ -165,9 +180,26 @@ impl<'m> FileIds<'m> {
         self.shared.contains_key(&number)
     }
 
-    /// All shared memory with a name.
-    pub(super) fn all_shared(&self) -> impl Iterator<Item = &SharedFile<'m>> {
-        self.shared.values()
+    /// What of it touches did not bring in, about at event number `event`: of many files it is as it was some
+    /// events before.
+    pub(super) fn beside_touches(&self, event: u64) -> BesideTouches {
+        let (at, found) = self.beside.get();
+        let files = self.shared.len() as u64;
+        if files > LOOKS_OF_EVENT && event.saturating_sub(at) < files / LOOKS_OF_EVENT {
+            return found;
+        }
+        let bytes_of = |pages: fn(&SharedFile<'m>) -> u64| {
+            self.shared
+                .values()
+                .fold(0_u64, |sum, file| sum.saturating_add(pages(file)))
+                .saturating_mul(PAGE_SIZE)
+        };
+        let found = BesideTouches {
+            unplaced: bytes_of(SharedFile::unplaced_of_programs),
+            unmapped: bytes_of(SharedFile::pages_that_may_be_gone),
+        };
+        self.beside.set((event, found));
+        found
     }
 
     /// Whether there is a file whose size is known.

@@ -37,7 +37,7 @@ pub(super) struct Forks {
 }
 
 impl Forks {
-    /// Whether there were any: without, no page is shared.
+    /// Whether there were any: without, no private page is shared.
     pub(super) fn any(&self) -> bool {
         self.figures.forks > 0
     }

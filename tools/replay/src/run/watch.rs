@@ -10,7 +10,6 @@ use crate::mappings::{self, MappingLife};
 use crate::page_set::PageSet;
 use crate::pressure::SwapFigures;
 use crate::report::HeldMemory;
-use crate::shared_file::SharedFile;
 use crate::space::HostSpace;
 use crate::task::{Task, Tasks};
 use quire_arch::PAGE_SHIFT;
@@ -102,7 +101,7 @@ impl RunningReplay<'_> {
     pub(super) fn count_joint(&mut self, time_ns: u64) {
         let Some(joint) = &mut self.joint else { return };
         let mut mapped = Mapped::default();
-        if self.forks.any() {
+        if self.forks.any() || self.files.any_shared() {
             let is_shared = |number| self.files.is_shared(number);
             let parts = spaces(&self.tasks).map(|(_, space)| joint::part_of(space, is_shared));
             mapped = parts.fold(mapped, Mapped::and);
@@ -117,7 +116,8 @@ impl RunningReplay<'_> {
         let mut held = HeldMemory {
             compressed_swap: swapped.ram_bytes,
             free: memory.frames().reports().totals().free << PAGE_SHIFT,
-            shared: shared_bytes(memory, self.options.memcg).saturating_add(self.unplaced()),
+            shared: shared_bytes(memory, self.options.memcg)
+                .saturating_add(self.files.beside_touches(self.event).unplaced),
             ..HeldMemory::default()
         };
         for (_, space) in spaces(&self.tasks) {
@@ -169,20 +169,10 @@ impl RunningReplay<'_> {
         ExtraCharge {
             costs: self.options.requested.kernel,
             threads: self.threads,
-            unplaced: self.unplaced(),
-            unmapped: self.unmapped(),
+            unplaced: self.files.beside_touches(self.event).unplaced,
+            unmapped: self.files.beside_touches(self.event).unmapped,
             locked_files: self.locked_files,
         }
-    }
-
-    /// Shared memory that Linux had and no touch brought in, in bytes.
-    fn unplaced(&self) -> u64 {
-        bytes_of(self.files.all_shared().map(SharedFile::unplaced_of_programs))
-    }
-
-    /// Shared memory that nothing maps: whether it still exists is not recorded.
-    fn unmapped(&self) -> u64 {
-        bytes_of(self.files.all_shared().map(SharedFile::pages_that_may_be_gone))
     }
 
     /// Counts the pages of files that are locked, each once, however often it is mapped. What is locked is
@@ -214,10 +204,6 @@ impl RunningReplay<'_> {
         self.locked_files = pages.saturating_mul(1 << PAGE_SHIFT).min(resident);
         looked_at
     }
-}
-
-fn bytes_of(pages: impl Iterator<Item = u64>) -> u64 {
-    pages.fold(0, u64::saturating_add).saturating_mul(1 << PAGE_SHIFT)
 }
 
 /// The address spaces of `tasks`, each once, with the first thread that uses it.
