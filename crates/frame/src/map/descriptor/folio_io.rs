@@ -110,6 +110,7 @@ impl Frame {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::kind::Kind;
     use crate::map::Migratetype;
     use crate::zone_id::ZoneId;
     use loom::sync::Arc;
