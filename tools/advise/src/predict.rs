@@ -113,11 +113,8 @@ pub(crate) fn need_of(outcomes: &[&Outcome]) -> Need {
         Range::of(outcomes.iter().map(|outcome| of(&outcome.life) as f64)).median as u64
     };
     Need {
-        anonymous: median(&|life| life.at_peak.anonymous.saturating_add(life.at_charge_peak.shared)),
-        stays: median(&|life| {
-            let LifeSample { anonymous, shared, .. } = life.at_charge_peak;
-            life.at_charge_peak.charge().saturating_sub(anonymous.saturating_add(shared))
-        }),
+        anonymous: median(&|life| life.peak_pageable),
+        stays: median(&|life| life.at_charge_peak.charge().saturating_sub(life.at_charge_peak.pageable())),
     }
 }
 

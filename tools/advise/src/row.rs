@@ -159,8 +159,7 @@ impl Row {
 
 /// Pages of files at the peak that stay in no limit. In a replay those of shared memory are among them.
 fn droppable_files(life: &LifeFigures) -> u64 {
-    let charged = &life.at_charge_peak;
-    let stays = life.at_peak.anonymous + charged.shared + charged.locked_files;
+    let stays = life.peak_pageable + life.at_charge_peak.locked_files;
     life.peak_resident.saturating_sub(stays)
 }
 
@@ -184,9 +183,10 @@ mod tests {
     /// They stay, so that they are part of each limit, and no headroom is for them.
     #[test]
     fn locked_files_and_shared_memory_are_not_dropped() {
-        let at_peak = LifeSample { anonymous: 100, ..LifeSample::default() };
-        let at_charge_peak = LifeSample { shared: 20, locked_files: 300, ..at_peak };
-        let life = LifeFigures { at_peak, at_charge_peak, peak_resident: 450, ..LifeFigures::default() };
+        let at_charge_peak =
+            LifeSample { anonymous: 100, shared: 20, locked_files: 300, ..LifeSample::default() };
+        let (peak_pageable, peak_resident) = (120, 450);
+        let life = LifeFigures { at_charge_peak, peak_pageable, peak_resident, ..LifeFigures::default() };
         assert_eq!(droppable_files(&life), 30);
         assert_eq!(droppable_files(&LifeFigures { peak_resident: 410, ..life }), 0);
     }

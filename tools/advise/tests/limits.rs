@@ -410,6 +410,28 @@ fn shared_memory_goes_to_swap_as_private_memory_does() {
     assert_eq!(present.peak_anonymous.median, ((OLD + NEW) * PAGE) as f64, "settings change that alone");
 }
 
+/// A program has private memory, and shared memory when that is gone: limits are shares of the larger of both.
+#[test]
+fn private_and_shared_memory_of_two_moments_are_not_needed_at_once() {
+    const PAGES: u64 = 1200;
+    let call = |number: i64, args, result: u64| {
+        let (number, result) = (number as u32, result as i64);
+        EventKind::Call(Call { number, args, result, detail: CallDetail::None })
+    };
+    let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    let unmap = call(libc::SYS_munmap, [BASE, (OLD + NEW) * PAGE, 0, 0, 0, 0], 0);
+    let map = call(libc::SYS_mmap, [SHARED, PAGES * PAGE, 3, flags, u64::MAX, 0], SHARED);
+    let touch = |page| {
+        let (access, mode, outcome) = (Access::Write, Mode::User, Outcome::Minor);
+        let fault = Fault { addr: SHARED + page * PAGE, access, mode, outcome, inferred: false };
+        EventKind::Fault(fault)
+    };
+    let more = [unmap, map].into_iter().chain((0..PAGES).map(touch));
+    let more = more.map(|kind| Event { time_ns: 2 * SECOND, task: TaskId(0), cpu: 0, kind }).collect();
+    let found = Invented::new("two", UseSource::Exact).with(more, None).predict();
+    assert_eq!(found.limits.need.anonymous, PAGES * PAGE, "{:?}", found.limits);
+}
+
 /// A program that reads its limit takes less memory if that is small. Limits near it are predicted from the
 /// recording that was shown it, the others from the one that was shown none, which also has the peak.
 #[test]

@@ -1,4 +1,4 @@
-//! How much anonymous and shared memory several processes have mapped, over the recorded time.
+//! How much anonymous and shared memory several processes have mapped, or one has twice, over the recorded time.
 //!
 //! A recorder that makes uses page faults by paging out cannot page out such memory: Linux leaves it. So its
 //! later uses are in no recording. What it is for a moment only, as between a fork and an exec, is of no
@@ -74,7 +74,7 @@ impl Mapped {
     }
 }
 
-/// What of the anonymous and shared memory of `space` others have mapped, too: of each page the part that is
+/// What of the anonymous and shared memory of `space` has another mapping: of each page the part that is
 /// this space's, so that the sum over all spaces has each page once. `is_shared`: whether the file of this
 /// number is shared memory.
 pub(super) fn part_of(space: &HostSpace<'_>, is_shared: impl Fn(u64) -> bool) -> Mapped {

@@ -60,6 +60,12 @@ impl LifeSample {
         others.into_iter().fold(self.anonymous, u64::saturating_add)
     }
 
+    /// What can be paged out.
+    #[must_use]
+    pub fn pageable(&self) -> u64 {
+        self.anonymous.saturating_add(self.shared)
+    }
+
     /// The sample of this moment, of programs that are charged to `memcg`; `each` is called for each address
     /// space.
     fn of(
@@ -130,6 +136,8 @@ pub struct LifeFigures {
     pub at_charge_peak: LifeSample,
     /// The sample before the first process ended, or the last one: what stays.
     pub at_end: LifeSample,
+    /// The most anonymous and shared memory at one moment, which is what can be paged out.
+    pub peak_pageable: u64,
     /// The most anonymous memory that one process had.
     pub peak_largest: u64,
     /// The most of each process, in the order of [`ReplayReport::processes`](super::ReplayReport::processes).
@@ -297,6 +305,7 @@ impl Life {
         if now.charge() > figures.at_charge_peak.charge() {
             figures.at_charge_peak = now;
         }
+        figures.peak_pageable = figures.peak_pageable.max(now.pageable());
         figures.peak_largest = figures.peak_largest.max(now.largest);
         figures.peak_resident = figures.peak_resident.max(now.resident);
         figures.peak_page_tables = figures.peak_page_tables.max(now.page_tables);

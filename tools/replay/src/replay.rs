@@ -299,8 +299,7 @@ impl Replay {
         let mut peak = |sample| -> Result<u64, ReplayError> {
             let report = unlimited.run_with_enough(sample, &mut |_, _| {})?;
             host_is_short |= report.host_is_short;
-            let life = report.life.unwrap_or_default();
-            Ok(life.at_peak.anonymous.saturating_add(life.at_charge_peak.shared))
+            Ok(report.life.map_or(0, |life| life.peak_pageable))
         };
         let all = peak(None)?;
         let covered =

@@ -35,6 +35,7 @@ fn is_life(life: &LifeFigures) -> bool {
         life;
     let ForkFigures { forks, entries, huge_entries, tables, copies, reuses, splits } = life.forks;
     let counts = [
+        life.peak_pageable,
         life.peak_largest,
         life.peak_resident,
         life.peak_page_tables,

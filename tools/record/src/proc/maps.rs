@@ -3,6 +3,7 @@
 use super::read;
 use crate::sys::Tid;
 use quire_trace::event::{Mapping, VmFlags};
+use std::collections::BTreeSet;
 
 /// The mappings of a process with their flags, by address. Empty if the process has ended.
 ///
@@ -18,16 +19,25 @@ pub(crate) fn without_flags(tid: Tid) -> Vec<Mapping> {
 }
 
 /// The parts between two addresses of a process that map shared memory: anonymous, memfds, System V segments,
-/// and files in `/dev/shm`.
-pub(crate) fn shared_memory(tid: Tid, start: u64, end: u64) -> Vec<(u64, u64)> {
-    shared_parts(&without_flags(tid), start, end)
+/// and files in `/dev/shm` or on one of these devices, each of a tmpfs.
+pub(crate) fn shared_memory(
+    tid: Tid,
+    (start, end): (u64, u64),
+    in_memory: &BTreeSet<u64>,
+) -> Vec<(u64, u64)> {
+    shared_parts(&without_flags(tid), (start, end), in_memory)
 }
 
-fn shared_parts(mappings: &[Mapping], start: u64, end: u64) -> Vec<(u64, u64)> {
+fn shared_parts(
+    mappings: &[Mapping],
+    (start, end): (u64, u64),
+    in_memory: &BTreeSet<u64>,
+) -> Vec<(u64, u64)> {
     /// The file system in memory that the kernel mounts for itself.
     const INTERNAL: u64 = libc::makedev(0, 1);
     let is_memory = |mapping: &&Mapping| {
-        mapping.inode != 0 && (mapping.device == INTERNAL || mapping.name.starts_with(b"/dev/shm/"))
+        let on_device = mapping.device == INTERNAL || in_memory.contains(&mapping.device);
+        mapping.inode != 0 && (on_device || mapping.name.starts_with(b"/dev/shm/"))
     };
     let part = |mapping: &Mapping| (mapping.start.max(start), mapping.end.min(end));
     mappings.iter().filter(is_memory).map(part).filter(|(start, end)| start < end).collect()
@@ -170,8 +180,14 @@ mod tests {
             a000-b000 rw-s 00000000 00:19 3 /tmp/dev/shm/a\n";
         let mappings = parse(text);
         let all = [(0x1000, 0x5000), (0x6000, 0x8000), (0x8000, 0x9000)];
-        assert_eq!(shared_parts(&mappings, 0, u64::MAX), all);
-        assert_eq!(shared_parts(&mappings, 0x2000, 0x7000), [(0x2000, 0x5000), (0x6000, 0x7000)]);
+        let none = BTreeSet::new();
+        assert_eq!(shared_parts(&mappings, (0, u64::MAX), &none), all);
+        assert_eq!(shared_parts(&mappings, (0x2000, 0x7000), &none), [(0x2000, 0x5000), (0x6000, 0x7000)]);
+        let mounted = BTreeSet::from([libc::makedev(0, 0x19)]);
+        assert_eq!(
+            shared_parts(&mappings, (0x8000, u64::MAX), &mounted),
+            [(0x8000, 0x9000), (0xa000, 0xb000)]
+        );
     }
 
     #[test]

@@ -26,6 +26,9 @@ impl Tracer<'_> {
                 let known = (&mut space.last_file, &mut self.files.mounts);
                 let (facts, is_asked) = files::facts(tid, fd, asked, known, self.began);
                 self.see_mapped(tid, fd, &facts, is_asked);
+                if let Some(rotation) = &mut self.rotation {
+                    rotation.note_mapped(&facts);
+                }
                 CallDetail::File(facts)
             }
             libc::SYS_mmap => site(tid),

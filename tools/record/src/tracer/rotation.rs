@@ -18,9 +18,9 @@
 //!
 //! Pages that come in without a page fault are found by Linux's count (`recount`).
 //!
-//! No memory cgroup is involved, so no program is OOM-killed. Shared memory is paged out likewise. Pages that
-//! several processes have mapped, or that one has mapped twice, are not (`MADV_PAGEOUT` leaves them), nor are
-//! those of files.
+//! No memory cgroup is involved, so no program is OOM-killed. Shared memory is paged out likewise, on any tmpfs
+//! of which a file was mapped by a call. Pages that several processes have mapped, or that one has mapped
+//! twice, are not (`MADV_PAGEOUT` leaves them), nor are those of files.
 
 use super::Tracer;
 use super::contents::Press;
@@ -35,9 +35,11 @@ use crate::proc::pagemap::Pagemap;
 use crate::proc::status::{Stat, anonymous_pages, shared_pages};
 use crate::sys::time::now;
 use crate::sys::{Tid, memory, ptrace};
-use quire_trace::event::{Access, ContentSample, EventKind, Fault, Mode, Outcome, PageRun, PageSample};
+use quire_trace::event::{
+    Access, ContentSample, EventKind, Fault, FileFacts, FileKind, Mode, Outcome, PageRun, PageSample,
+};
 use quire_trace::format::Pressure;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -75,6 +77,8 @@ pub(super) struct Rotation {
     turns_of: HashMap<Region, Turns>,
     /// Linux's count of shared memory, in pages, and when it is looked at again.
     shared: (u64, u64),
+    /// The devices of file systems in memory of which a file was mapped.
+    in_memory: BTreeSet<u64>,
     /// The last round did not reach the target; the next one is not before this time.
     rests_until: u64,
     press: Press,
@@ -96,9 +100,17 @@ impl Rotation {
             turns: 0,
             turns_of: HashMap::new(),
             shared: (0, 0),
+            in_memory: BTreeSet::new(),
             rests_until: 0,
             press: Press::with_zstd(),
             figures: PressureSummary::default(),
+        }
+    }
+
+    /// A file with these facts is about to be mapped.
+    pub(super) fn note_mapped(&mut self, facts: &FileFacts) {
+        if facts.kind == FileKind::Memory && facts.file_system == libc::TMPFS_MAGIC as u64 {
+            self.in_memory.insert(facts.device);
         }
     }
 
@@ -291,7 +303,7 @@ fn page_out(
     pid: Tid,
     (region, turns): (u64, &mut Turns),
     round: u64,
-    pressure: &Pressure,
+    (pressure, in_memory): (&Pressure, &BTreeSet<u64>),
     press: &mut Press,
 ) -> Option<PagedOut> {
     let pagemap = Pagemap::open(pid)?;
@@ -299,8 +311,10 @@ fn page_out(
     // The kernel counts pages of shared memory among those of files.
     let look = || covered(pressure, pagemap.present(start, end));
     let mut present = look();
-    let shared =
-        if present.iter().any(|run| run.file) { maps::shared_memory(pid, start, end) } else { Vec::new() };
+    let shared = match present.iter().any(|run| run.file) {
+        true => maps::shared_memory(pid, (start, end), in_memory),
+        false => Vec::new(),
+    };
     present = with_shared(present, &shared);
     let found = press.those(pid, &present, |addr| turns.add(addr / PAGE, round));
     memory::page_out(pid, ranges(&present, pressure));
@@ -390,7 +404,8 @@ impl Tracer<'_> {
             let Some(&(tid, pid)) = users.get(&space) else { continue };
             let time = now();
             let turns = rotation.turns_of.entry(region).or_default();
-            let pages = page_out(pid, (number, turns), turn, &rotation.pressure, &mut rotation.press);
+            let what = (&rotation.pressure, &rotation.in_memory);
+            let pages = page_out(pid, (number, turns), turn, what, &mut rotation.press);
             let Some(pages) = pages else { continue };
             excess = excess.saturating_sub(pages.gone);
             rotation.figures.pages_out += pages.gone;
@@ -526,6 +541,22 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(with_shared(present.clone(), &[]), present);
+    }
+
+    #[test]
+    fn a_file_system_in_memory_is_known_by_a_file_that_was_mapped() {
+        let mut rotation = Rotation::new(Pressure::of(0));
+        let tmpfs = libc::TMPFS_MAGIC as u64;
+        let all = [
+            (FileKind::Memory, tmpfs, 30),
+            (FileKind::Regular, 0xef53, 31),
+            (FileKind::Directory, tmpfs, 32),
+            (FileKind::Memory, 0x794c_7630, 33),
+        ];
+        for (kind, file_system, device) in all {
+            rotation.note_mapped(&FileFacts { kind, file_system, device, ..FileFacts::default() });
+        }
+        assert_eq!(rotation.in_memory, BTreeSet::from([30]), "an overlay has files on disks as well");
     }
 
     #[test]

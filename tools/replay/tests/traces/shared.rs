@@ -184,3 +184,41 @@ fn shared_memory_without_a_name_takes_its_memory_once_and_gives_it_back() {
     assert_eq!(shared(&report).0, PAGES);
     assert!((PAGES * PAGE..3 * PAGES * PAGE).contains(&report.ram), "{}", report.ram);
 }
+
+/// What has two mappings cannot be paged out by a recorder, also where both are of one process, as those of a
+/// ring buffer are. Without the second one it can.
+#[test]
+fn what_one_process_maps_twice_is_known() {
+    for (twice, joint) in [(true, 60), (false, 0)] {
+        let mut program = Invented::new("ring");
+        map(&mut program, 0, (BASE, 100), 100, None);
+        map(&mut program, 0, (OTHER, 100), 100, None);
+        (0..100).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+        if twice {
+            (0..60).for_each(|page| write(&mut program, 0, OTHER + page * PAGE));
+        }
+        // It lasts, and is gone before the end.
+        program.call(90 * SECOND, libc::SYS_munmap, [BASE, 100 * PAGE, 0, 0, 0, 0], 0);
+        program.call(100 * SECOND, libc::SYS_munmap, [OTHER, 100 * PAGE, 0, 0, 0, 0], 0);
+        let report = program.report(ReplayOptions { peak_use: true, ..ReplayOptions::default() });
+        assert_eq!(report.peak_use.unwrap().shared, joint * PAGE, "{twice}");
+    }
+}
+
+/// Private memory that is gone when shared memory comes is no part of one peak with it.
+#[test]
+fn what_can_be_paged_out_is_the_most_of_one_moment() {
+    let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED) as u64;
+    for (gone, most) in [(true, 400), (false, 700)] {
+        let mut program = Invented::new("two");
+        program.map(SECOND, OTHER, 300 * PAGE, 0);
+        (0..300).for_each(|page| write(&mut program, 0, OTHER + page * PAGE));
+        if gone {
+            program.call(3 * SECOND, libc::SYS_munmap, [OTHER, 300 * PAGE, 0, 0, 0, 0], 0);
+        }
+        program.call(3 * SECOND, libc::SYS_mmap, [BASE, 400 * PAGE, 3, flags, u64::MAX, 0], BASE);
+        (0..400).for_each(|page| program.write(4 * SECOND, BASE + page * PAGE));
+        let life = report(&mut program).life.unwrap();
+        assert_eq!(life.peak_pageable, most * PAGE, "{life:?}");
+    }
+}

@@ -250,7 +250,7 @@ pub(super) fn verdict(limits: &Limits) -> Vec<String> {
 fn shared(limits: &Limits) -> Option<String> {
     (limits.shared_after_fork > 0).then(|| {
         format!(
-            "{} of its memory several processes share. It cannot be paged out while a program is \
+            "{} of its memory is mapped more than once. It cannot be paged out while a program is \
              recorded, so that its later uses are not known: each limit has room for all of it.",
             size(limits.shared_after_fork as f64)
         )
@@ -446,8 +446,8 @@ mod tests {
     #[test]
     fn memory_that_is_shared_after_a_fork_is_told() {
         let limits = Limits { shared_after_fork: 96 << 20, ..of(&[LimitRow::default()]) };
-        assert!(verdict(&limits).concat().contains("96.0 MiB of its memory several processes share"));
-        assert!(!verdict(&of(&[LimitRow::default()])).concat().contains("several processes"));
+        assert!(verdict(&limits).concat().contains("96.0 MiB of its memory is mapped more than once"));
+        assert!(!verdict(&of(&[LimitRow::default()])).concat().contains("more than once"));
     }
 
     #[test]
