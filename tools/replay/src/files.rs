@@ -16,6 +16,9 @@ use std::rc::Rc;
 /// File systems whose large mappings Linux aligns for huge pages (magic numbers of ext4, xfs and btrfs).
 const HUGE_ALIGNED: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
+/// The file system of overlays (magic number). No device tells which of its files are in memory.
+const OVERLAY: u64 = 0x794c_7630;
+
 /// The name of a file of perf events, whose mappings are rings.
 const PERF_EVENTS: &[u8] = b"anon_inode:[perf_event]";
 
@@ -48,6 +51,8 @@ pub(super) struct FileIds<'m> {
     names: HashMap<u64, Box<[u8]>>,
     next: u64,
     segments: HashSet<u64>,
+    /// Shared memory that recorders do not page out.
+    stay: HashSet<u64>,
     rings: HashSet<u64>,
     /// What was found at the event of this number.
     beside: Cell<(u64, BesideTouches)>,
@@ -160,6 +165,9 @@ impl<'m> FileIds<'m> {
             self.names.insert(number, name.into());
         }
         if let Some(file) = self.shared.get_mut(&number) {
+            if call.file().is_some_and(|facts| facts.file_system == OVERLAY) {
+                self.stay.insert(number);
+            }
             file.is_mapped(bytes, held);
         }
     }
@@ -178,6 +186,12 @@ impl<'m> FileIds<'m> {
     /// Whether this is the number of shared memory.
     pub(super) fn is_shared(&self, number: u64) -> bool {
         self.shared.contains_key(&number)
+    }
+
+    /// Whether this is the number of shared memory that recorders do not page out, of which they know no later
+    /// uses.
+    pub(super) fn stays(&self, number: u64) -> bool {
+        self.stay.contains(&number)
     }
 
     /// What of it touches did not bring in, about at event number `event`: of many files it is as it was some

@@ -76,8 +76,12 @@ impl Mapped {
 
 /// What of the anonymous and shared memory of `space` has another mapping: of each page the part that is
 /// this space's, so that the sum over all spaces has each page once. `is_shared`: whether the file of this
-/// number is shared memory.
-pub(super) fn part_of(space: &HostSpace<'_>, is_shared: impl Fn(u64) -> bool) -> Mapped {
+/// number is shared memory. All that is mapped of one that `stays` counts.
+pub(super) fn part_of(
+    space: &HostSpace<'_>,
+    is_shared: impl Fn(u64) -> bool,
+    stays: impl Fn(u64) -> bool,
+) -> Mapped {
     let (mut bytes, mut steps) = (0, 0);
     space.mappings().for_each_figures(|figures| {
         steps += 1 + (figures.resident >> PAGE_SHIFT);
@@ -86,6 +90,7 @@ pub(super) fn part_of(space: &HostSpace<'_>, is_shared: impl Fn(u64) -> bool) ->
             return;
         }
         bytes += match figures.mapping.file.filter(|_| is_of_file) {
+            None if figures.mapping.file.is_some_and(&stays) => figures.share,
             None => figures.share.saturating_sub(figures.private_clean + figures.private_dirty),
             // What was written is anonymous, and the pages of the file are clean.
             Some(_) => figures.share_dirty.saturating_sub(figures.private_dirty).min(figures.anonymous),

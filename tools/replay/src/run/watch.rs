@@ -103,7 +103,8 @@ impl RunningReplay<'_> {
         let mut mapped = Mapped::default();
         if self.forks.any() || self.files.any_shared() {
             let is_shared = |number| self.files.is_shared(number);
-            let parts = spaces(&self.tasks).map(|(_, space)| joint::part_of(space, is_shared));
+            let stays = |number| self.files.stays(number);
+            let parts = spaces(&self.tasks).map(|(_, space)| joint::part_of(space, is_shared, stays));
             mapped = parts.fold(mapped, Mapped::and);
         }
         joint.count(time_ns, mapped);

@@ -205,6 +205,33 @@ fn what_one_process_maps_twice_is_known() {
     }
 }
 
+/// A recorder does not know that a file of an overlay is in memory, and does not page it out.
+#[test]
+fn files_in_memory_of_an_overlay_are_known_to_stay() {
+    for (file_system, joint) in [(0x794c_7630, 80), (0x0102_1994, 0)] {
+        let mut program = Invented::new("overlay");
+        let (kind, size) = (FileKind::Memory, 100 * PAGE);
+        let facts = FileFacts {
+            kind,
+            size,
+            readable: true,
+            writable: true,
+            inode: 7,
+            file_system,
+            ..FileFacts::default()
+        };
+        let args = [BASE, 100 * PAGE, 3, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+        let detail = CallDetail::File(Arc::new(facts));
+        let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+        program.push(SECOND, EventKind::Call(map));
+        (0..80).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+        program.call(90 * SECOND, libc::SYS_munmap, [OTHER, PAGE, 0, 0, 0, 0], 0);
+        program.call(100 * SECOND, libc::SYS_munmap, [BASE, 100 * PAGE, 0, 0, 0, 0], 0);
+        let report = program.report(ReplayOptions { peak_use: true, ..ReplayOptions::default() });
+        assert_eq!(report.peak_use.unwrap().shared, joint * PAGE, "{file_system:x}");
+    }
+}
+
 /// Private memory that is gone when shared memory comes is no part of one peak with it.
 #[test]
 fn what_can_be_paged_out_is_the_most_of_one_moment() {
