@@ -46,7 +46,6 @@ const NEVER: &[(&str, &str, &str)] = &[
     ("crates/swap/src/held/mod.rs", "ensure_table", SAME_NAME),
     ("crates/space/src/space/mappings/smaps.rs", "figures_from", SAME_NAME),
     ("crates/mm/src/memory.rs", "create_memcg", SAME_NAME),
-    ("crates/mm/src/proc/memcg.rs", "memcg_file", SAME_NAME),
     ("crates/space/src/space.rs", "create_once: create", SAME_NAME),
     ("crates/swap/src/device/compressed/lz4.rs", "compress", SAME_NAME),
     ("crates/swap/src/device/memory.rs", "fill", SAME_NAME),

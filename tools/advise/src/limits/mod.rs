@@ -67,7 +67,8 @@ pub struct Limits {
     pub shown: bool,
     /// The kinds of swap that the host cannot set up, each with the reason: no limit is tried with them.
     pub lacking: Vec<(LimitSwap, String)>,
-    /// Memory, in bytes, that several processes share and that was not paged out for that: its later uses are not known, so that each limit has room for all of it. 0 where it is little.
+    /// Memory, in bytes, that several processes share and that was not paged out for that: its later uses are
+    /// not known, so that each limit has room for all of it. 0 where it is little.
     pub shared_after_fork: u64,
     /// What the program needs: limits are shares of its anonymous memory, with what stays beside that.
     pub need: Need,

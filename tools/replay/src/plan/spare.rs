@@ -5,7 +5,7 @@ use super::block::{Demand, order_of};
 /// The most that it is: slabs, lists, Linux's watermarks, and what the plan did not see.
 pub(crate) const SPARE_BYTES: u64 = 64 << 20;
 /// Slabs and lists of a machine on which little happens.
-const LEAST_BYTES: u64 = 128 << 10;
+const LEAST_BYTES: u64 = 192 << 10;
 /// Lists and counters of a CPU.
 const CPU_BYTES: u64 = 32 << 10;
 /// Pages of an address space beside its mappings and the tables that the plan follows.
@@ -69,7 +69,7 @@ mod tests {
     fn a_small_machine_has_little_beside_its_pages_and_a_large_one_64_mib() {
         let spare = Spare::of(2);
         let kib = |pages| spare.bytes(pages, [0, 0]) >> 10;
-        assert_eq!(kib(0), 128 + 2 * 32 + 192);
+        assert_eq!(kib(0), 192 + 2 * 32 + 192);
         assert!(kib(300) < 300 * 4 && kib(100) > 400);
         assert_eq!([1 << 17, 1 << 30].map(|pages| spare.bytes(pages, [9, 9])), [SPARE_BYTES; 2]);
         // It grows with the CPUs, the spaces, and the folios that come in.

@@ -4,7 +4,9 @@ use crate::common::*;
 use crate::driver::DEVICE;
 use crate::scenario::{Scenario, Undone, is_no_frames};
 use crate::scene::{BASE, Scene, access, filled, fork_once};
+use quire_fault::{Ahead, SwapIn};
 use quire_host::swap::{SlowConfig, SlowDevice};
+use quire_memcg::Membership;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_swap_in_succeeds_or_leaves_the_page_out", paged_out, |scene| access(scene.read(BASE)))
@@ -30,6 +32,15 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .refused(is_unavailable)
     .hides(shared_is_there)
     .succeeded(shared_is_there),
+    Scenario::new(
+        "a_page_comes_back_out_of_a_large_folio_or_stays_out",
+        shared_words_paged_out,
+        read_under_a_large_folio,
+    )
+    .undone(Undone::Contents)
+    .refused(is_unavailable)
+    .hides(each_is_there)
+    .succeeded(each_is_there),
     Scenario::new("a_fork_of_swapped_pages_leaves_no_child", paged_out, fork_once).succeeded(|scene| {
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         scene.assert_filled(0..16);
@@ -245,20 +256,43 @@ fn paged_out(scene: &Scene<'_>) {
 
 /// Shared memory, of which each other page is full of zeros, on a device.
 fn shared_paged_out(scene: &Scene<'_>) {
+    shared_paged_out_with(scene, |at| at % 2 * at);
+}
+
+fn shared_paged_out_with(scene: &Scene<'_>, word: impl Fn(u64) -> u64) {
     compressed(scene);
     scene.space.munmap(VirtAddr(BASE), 16 * PAGE).expect("it is mapped");
     let request = MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(16 * PAGE, RW) };
     scene.space.mmap(&request.at(VirtAddr(BASE), MapFlags::FIXED)).expect("nothing fails yet");
-    (0..16).for_each(|at| scene.write(BASE + at * PAGE, at % 2 * at).expect("nothing fails yet"));
+    (0..16).for_each(|at| scene.write(BASE + at * PAGE, word(at)).expect("nothing fails yet"));
     page_out(scene).expect("nothing fails yet");
     assert_eq!(scene.machine.memory().file_totals().shmem, 0);
+}
+
+/// The same without zeros.
+fn shared_words_paged_out(scene: &Scene<'_>) {
+    shared_paged_out_with(scene, |at| at + 1);
+}
+
+/// Reads a large folio over the slots, as if they were those of private memory still, and then each page.
+fn read_under_a_large_folio(scene: &Scene<'_>) -> Result<(), Error> {
+    let membership = Membership::default();
+    let swap_in = SwapIn::new(scene.machine.memory().spaces().memory(), &membership);
+    let first = SlotId::new(DeviceId::new(0).expect("the first"), 0);
+    // Without memory for it the pages are read one by one.
+    let _ = swap_in.begin_ahead(first, orders(&[4]), Ahead::Wanted);
+    (0..16).try_for_each(|at| access(scene.read(BASE + at * PAGE)))
 }
 
 fn shared_is_there(scene: &Scene<'_>) {
     (0..16).for_each(|at| assert_eq!(scene.read(BASE + at * PAGE), Ok(at % 2 * at)));
 }
 
-/// The same, but the first page is full of zeros.
+fn each_is_there(scene: &Scene<'_>) {
+    (0..16).for_each(|at| assert_eq!(scene.read(BASE + at * PAGE), Ok(at + 1)));
+}
+
+/// The filled range, of which the first page is full of zeros.
 fn zeros_paged_out(scene: &Scene<'_>) {
     compressed(scene);
     scene.write(BASE, 0).expect("nothing fails yet");
