@@ -301,7 +301,7 @@ fn texts(memory: &Memory<Toy>, space: &Space<'_, Toy>) {
         proc::oom_score(memory, space, &mut out)
     })
     .expect("stdout");
-    shallow("memcg file", || proc::memcg_file(memory, "memory.stat", &mut out)).expect("stdout");
+    shallow("memcg file", || proc::memcg_file(memory, "memory.stat", None, &mut out)).expect("stdout");
 }
 
 /// Memory ends, without a device.
