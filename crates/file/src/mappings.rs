@@ -54,8 +54,8 @@ impl<V: Member<OfFile>> FileMappings<V> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// How many VMAs have left since the file was made. Acquire: pairs with the removal; who sees it sees what
-    /// [`count`](Self::count) is without the one that has left.
+    /// How many VMAs have left since the file was made. Acquire: pairs with the removal; who sees it sees
+    /// what [`count`](Self::count) is without the one that has left.
     #[inline]
     pub fn departures(&self) -> usize {
         self.departures.load(Ordering::Acquire)

@@ -73,8 +73,8 @@ impl<P: Platform, V: Mapping> OpenFile<P, V> {
         self.file
     }
 
-    /// Counts a shared mapping that may write to the file, or become writable, until the result is dropped: by
-    /// then it is among the mappings of the file. `None` if a seal keeps it from ever writing: then it
+    /// Counts a shared mapping that may write to the file, or become writable, until the result is dropped:
+    /// by then it is among the mappings of the file. `None` if a seal keeps it from ever writing: then it
     /// is no such mapping. If it `writes` it is writable from the start. May sleep.
     ///
     /// # Errors

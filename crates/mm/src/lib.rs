@@ -36,9 +36,9 @@
 //! ```
 //!
 //! See also: [`platform`] to port to a machine, [`space`] for the calls, [`swap`] and [`memcg`] for memory
-//! shortage, [`file`](mod@file) for files, [`shm`] for SysV shared memory, [`frame`] for frames and a heap for the kernel itself, [`proc`] for texts
-//! that tools read, [`abi`] for system calls by number. [`Techniques`] chooses between old and new
-//! strategies.
+//! shortage, [`file`](mod@file) for files, [`shm`] for SysV shared memory, [`frame`] for frames and a heap
+//! for the kernel itself, [`proc`] for texts that tools read, [`abi`] for system calls by number.
+//! [`Techniques`] chooses between old and new strategies.
 //!
 //! The feature `internals` is for the project's own tests and tools: the functions that it exposes trust
 //! their callers.

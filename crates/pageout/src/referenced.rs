@@ -63,7 +63,8 @@ pub fn referenced<P: Platform>(
         ControlFlow::Continue(())
     };
     let walked = if is_locked || own_lock.is_some() {
-        // SAFETY: the folio is locked, by the caller or here, until after the walk; the caller has a reference.
+        // SAFETY: the folio is locked, by the caller or here, until after the walk; the caller has a
+        // reference.
         unsafe { rmap.try_walk_locked::<()>(head, visit) }
     } else {
         rmap.try_hold(head, |mappings| mappings.walk(visit))

@@ -50,8 +50,8 @@ impl Commit {
         !matches!(self.policy, Overcommit::Never { .. })
     }
 
-    /// Commits `pages` more, beside the pages of shared memory that `shared` returns. `swap_pages` returns the
-    /// pages of swap; it is called if RAM alone is not enough.
+    /// Commits `pages` more, beside the pages of shared memory that `shared` returns. `swap_pages` returns
+    /// the pages of swap; it is called if RAM alone is not enough.
     pub(crate) fn charge(
         &self,
         pages: u64,

@@ -172,8 +172,8 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`], [`PageError::Sealed`]; of shared memory also for want of memory, where the page
-    /// that the new end is in is to be swapped in. Nothing has changed then.
+    /// [`PageError::TooLarge`], [`PageError::Sealed`]; of shared memory also for want of memory, where the
+    /// page that the new end is in is to be swapped in. Nothing has changed then.
     pub fn set_size(&self, size: u64) -> Result<(), PageError> {
         loop {
             let file = self.handle.file();
@@ -184,9 +184,9 @@ impl<'m, P: Platform> File<'m, P> {
         }
     }
 
-    /// Adds seals to shared memory (`F_ADD_SEALS`): changes that are refused from now on. New shared memory has
-    /// none; a file in a tmpfs, and a memfd without `MFD_ALLOW_SEALING`, gets [`Seals::SEAL`] at once. May
-    /// sleep.
+    /// Adds seals to shared memory (`F_ADD_SEALS`): changes that are refused from now on. New shared memory
+    /// has none; a file in a tmpfs, and a memfd without `MFD_ALLOW_SEALING`, gets [`Seals::SEAL`] at once.
+    /// May sleep.
     ///
     /// # Errors
     ///
@@ -207,14 +207,14 @@ impl<'m, P: Platform> File<'m, P> {
         self.handle.file().shmem().map(ShmemState::seals)
     }
 
-    /// Allocates the pages of shared memory that hold these bytes, where there are holes, and makes it as large
-    /// as that needs, unless it shall `keep_size` (`fallocate`). They are zeros, and count as holes for
+    /// Allocates the pages of shared memory that hold these bytes, where there are holes, and makes it as
+    /// large as that needs, unless it shall `keep_size` (`fallocate`). They are zeros, and count as holes for
     /// [`seek_data`](Self::seek_data) and `mincore` until they are used. The root memcg pays. May sleep.
     ///
     /// # Errors
     ///
-    /// [`PageError::NotSupported`], [`PageError::TooLarge`], [`PageError::Sealed`]; or there is no memory, or no
-    /// room: then what was allocated and is not used is given back.
+    /// [`PageError::NotSupported`], [`PageError::TooLarge`], [`PageError::Sealed`]; or there is no memory, or
+    /// no room: then what was allocated and is not used is given back.
     pub fn allocate(&self, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
         let file = self.handle.file();
         let allocation = Allocation::new(self.spaces.page_cache(), file, &bytes)?;
@@ -230,8 +230,8 @@ impl<'m, P: Platform> File<'m, P> {
         allocated
     }
 
-    /// The first byte from `from` on that is data (`SEEK_DATA`); of a file with a backing each is. `None`, for
-    /// `ENXIO`, if there is none.
+    /// The first byte from `from` on that is data (`SEEK_DATA`); of a file with a backing each is. `None`,
+    /// for `ENXIO`, if there is none.
     pub fn seek_data(&self, from: u64) -> Option<u64> {
         UnusedPages::of(self.handle.file()).seek_data(self.spaces.frames(), from)
     }
@@ -273,8 +273,8 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`]; [`PageError::NotSupported`] for shared memory; a page could not be written, or
-    /// `change` failed: the size is the one before.
+    /// [`PageError::TooLarge`]; [`PageError::NotSupported`] for shared memory; a page could not be written,
+    /// or `change` failed: the size is the one before.
     pub fn replace_from(
         &self,
         from: u64,
@@ -454,8 +454,8 @@ pub(crate) unsafe fn backing_of<P: Platform>(opening: &Opening<Vma>) -> Backing 
     if is_shmem { Backing::shmem(opening) } else { Backing::opened(opening) }
 }
 
-/// Counts a mapping with these flags of an open file that is about to come, until the result is dropped. Of one
-/// that a seal keeps from ever writing the flags become so. `None` if the file has no seals to keep.
+/// Counts a mapping with these flags of an open file that is about to come, until the result is dropped. Of
+/// one that a seal keeps from ever writing the flags become so. `None` if the file has no seals to keep.
 ///
 /// # Errors
 ///

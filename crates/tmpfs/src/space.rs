@@ -45,7 +45,7 @@ impl Limited {
     }
 
     fn give_back(&self, less: u64) {
-        // Who gives back more than it took, an embedder's file, makes room that is not there, and no more.
+        // A file of an embedder may give back more than it took. Then more is used than is counted.
         let rest = |used: u64| Some(used.saturating_sub(less));
         let _ = self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest);
     }

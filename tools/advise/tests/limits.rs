@@ -410,7 +410,8 @@ fn shared_memory_goes_to_swap_as_private_memory_does() {
     assert_eq!(present.peak_anonymous.median, ((OLD + NEW) * PAGE) as f64, "settings change that alone");
 }
 
-/// A program has private memory, and shared memory when that is gone: limits are shares of the larger of both.
+/// A program has private memory, and shared memory when that is gone: limits are shares of the larger of
+/// both.
 #[test]
 fn private_and_shared_memory_of_two_moments_are_not_needed_at_once() {
     const PAGES: u64 = 1200;

@@ -25,7 +25,8 @@ macro_rules! differences {
 }
 
 differences! {
-    /// Which pages of a file on a disk that a call has changed are in memory, and what a call could not write.
+    /// Which pages of a file on a disk that a call has changed are in memory, and what a call could not
+    /// write.
     FilePages = "file-pages",
     /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a
     /// host with swap space of its own where pages go cannot be compared.

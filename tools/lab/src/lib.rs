@@ -1,9 +1,10 @@
 //! Experiments that compare what Quire's techniques cost and save, on real threads.
 //!
 //! [`EXPERIMENTS`] has one for each technique: the per-CPU lists, unmapping and fork, empty page tables,
-//! moves, the swap cache for private and for shared memory. Each compares the strategies of its technique, round by round in turn. A [`Report`]
-//! is printed as tables or as [`Record`]s. [`harness`] is generic over the allocator, so that the workspace
-//! `bench/` runs peers under the same code. docs/lab.md describes each experiment.
+//! moves, the swap cache for private and for shared memory. Each compares the strategies of its technique,
+//! round by round in turn. A [`Report`] is printed as tables or as [`Record`]s. [`harness`] is generic over
+//! the allocator, so that the workspace `bench/` runs peers under the same code. docs/lab.md describes each
+//! experiment.
 //!
 //! # Modules, lowest first
 //!

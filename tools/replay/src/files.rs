@@ -188,8 +188,8 @@ impl<'m> FileIds<'m> {
         self.shared.contains_key(&number)
     }
 
-    /// Whether this is the number of shared memory that recorders do not page out, of which they know no later
-    /// uses.
+    /// Whether this is the number of shared memory that recorders do not page out, of which they know no
+    /// later uses.
     pub(super) fn stays(&self, number: u64) -> bool {
         self.stay.contains(&number)
     }

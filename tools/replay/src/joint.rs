@@ -1,4 +1,5 @@
-//! How much anonymous and shared memory several processes have mapped, or one has twice, over the recorded time.
+//! How much anonymous and shared memory several processes have mapped, or one has twice, over the recorded
+//! time.
 //!
 //! A recorder that makes uses page faults by paging out cannot page out such memory: Linux leaves it. So its
 //! later uses are in no recording. What it is for a moment only, as between a fork and an exec, is of no

@@ -40,8 +40,9 @@ impl FileBacking<HostPlatform> for NoBytes {
     }
 }
 
-/// A reader of so many bytes that keeps none.
-struct Nowhere(u64);
+/// So many bytes of a program, which keeps none that it reads and changes none that it writes. The pages
+/// come to be in the cache.
+pub(super) struct Nowhere(pub(super) u64);
 
 impl UserCopy for Nowhere {
     fn left(&self) -> u64 {

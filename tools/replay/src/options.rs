@@ -21,9 +21,9 @@ pub struct ReplayOptions {
     pub beside: Option<u64>,
     /// What the kernel keeps for the programs: such a group is charged for it, too.
     pub kernel: KernelCosts,
-    /// The program's peak of anonymous and shared memory without pressure, in bytes. A recording under pressure
-    /// may have another peak, since pressure slows processes and threads unevenly: its limit and RAM are scaled
-    /// by the ratio of the peaks. No effect on other recordings.
+    /// The program's peak of anonymous and shared memory without pressure, in bytes. A recording under
+    /// pressure may have another peak, since pressure slows processes and threads unevenly: its limit and RAM
+    /// are scaled by the ratio of the peaks. No effect on other recordings.
     pub peak: Option<u64>,
     /// The techniques that are on.
     pub techniques: Techniques,

@@ -7,34 +7,12 @@
 //! it has, not which. Linux maps the pages around one that is read, as far as they are there: so they come in
 //! with such a touch, as many as the file has more than the machine.
 
-use super::known_file::HostFile;
+use super::known_file::{HostFile, Nowhere};
 use crate::space::HostSpace;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
-use quire_mm::file::{PageBytes, UserCopy};
 use quire_trace::event::HeldInMemory;
 use std::ops::Range;
 use std::rc::Rc;
-
-/// A writer of one byte, which changes none: the page comes to be.
-struct Touch(u64);
-
-impl UserCopy for Touch {
-    fn left(&self) -> u64 {
-        self.0
-    }
-
-    fn fault_in(&mut self, bytes: usize) -> usize {
-        bytes
-    }
-
-    fn copy(&mut self, page: PageBytes<'_>) -> usize {
-        page.len()
-    }
-
-    fn advance(&mut self, bytes: usize) {
-        self.0 -= bytes as u64;
-    }
-}
 
 /// Shared memory of the machine that has a name.
 #[derive(Debug)]
@@ -102,8 +80,8 @@ impl<'m> SharedFile<'m> {
         if self.held.is_some_and(|held| held.changed) { self.unplaced() } else { 0 }
     }
 
-    /// Its pages in RAM and on swap devices, if nothing that is known keeps them: a file that was there before
-    /// is another's.
+    /// Its pages in RAM and on swap devices, if nothing that is known keeps them: a file that was there
+    /// before is another's.
     pub(super) fn pages_that_may_be_gone(&self) -> u64 {
         let figures = self.opening.figures();
         if self.opening.is_mapped() || self.held.is_some_and(|held| !held.changed) {
@@ -130,7 +108,7 @@ impl<'m> SharedFile<'m> {
             }
             let before = self.opening.figures().cached;
             // What there is no memory for stays out.
-            let _ = space.files().write(&self.opening, other * PAGE_SIZE, &mut Touch(1));
+            let _ = space.files().write(&self.opening, other * PAGE_SIZE, &mut Nowhere(1));
             left -= u64::from(self.opening.figures().cached > before);
         }
     }

@@ -33,8 +33,8 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
             memcgs.folios().release_folio(head);
             return Ok(None);
         };
-        // SAFETY: the copy is new and this thread's. `came` holds the folio, whose page was read and is mapped
-        // by no program: none has had its slot since.
+        // SAFETY: the copy is new and this thread's. `came` holds the folio, whose page was read and is
+        // mapped by no program: none has had its slot since.
         unsafe { frames.platform().copy_user(came.head.offset(nth), head, Order::ZERO) };
         let names_gone = || came.names_gone(page.slot, 1);
         let adopted = SwappedPages::of(file).adopt_copy(memcgs, page, (head, guard), names_gone);

@@ -54,7 +54,7 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
     ///
     /// # Errors
     ///
-    /// There is no memory, or no room.
+    /// There is no memory, or no space.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, index: PageIndex, program: &Membership) -> Result<(), PageError> {
         let Self { cache, file, .. } = *self;

@@ -74,10 +74,6 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
                 true => pages,
                 false => pages.intersect(CachedFile::<P>::pages_of(0..file.size())),
             };
-            let mut held = ArrayVec::<_, 2>::new();
-            for edge in &edges {
-                held.extend(cache.shmem().hold(file, edge.index)?);
-            }
             let are_there = edges.iter().all(|edge| self.is_there(edge))
                 && spaces.iter().all(|(folio, space)| file.is_prepared(*space, *folio));
             if !are_there {

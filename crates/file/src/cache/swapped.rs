@@ -10,7 +10,6 @@
 //! any more may be in TLBs until that is flushed.
 
 use super::PageCache;
-use super::find::FolioReference;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, UnusedPages};
 use crate::entry::{Entry, Payload};
@@ -34,7 +33,7 @@ const ALONE: u32 = 3;
 /// The cache as far as it has shared memory.
 pub struct ShmemPages<'m, P: Platform, V: Mapping>(pub(super) PageCache<'m, P, V>);
 
-impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
+impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
     /// Refuses a page that is not in the cache but on a swap device.
     ///
     /// # Errors
@@ -54,34 +53,17 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
         }
     }
 
-    /// A reference to the folio that has a page of shared memory, if there is one, which keeps it from being
-    /// swapped out.
+    /// Refuses to change a part of a page that is on a swap device. Invalidate is held exclusively, so that
+    /// the page is not paged out meanwhile.
     ///
     /// # Errors
     ///
     /// [`PageError::Swapped`].
-    pub(super) fn hold(
-        self,
-        file: &CachedFile<P>,
-        index: PageIndex,
-    ) -> Result<Option<FolioReference<'m, P>>, PageError> {
-        if !file.is_shmem() {
-            return Ok(None);
-        }
-        loop {
-            if let Some(head) = file.get(self.0.memcgs, index) {
-                let reference = self.0.hold(head);
-                // One that was found first, and swapped out before this had it, is not the file's.
-                if file.has(self.0.frames().known(head), index) {
-                    return Ok(Some(reference));
-                }
-                continue;
-            }
-            match self.check(file, index) {
-                // Its bytes are lost, and need not be zeros.
-                Ok(()) | Err(PageError::File(_)) => return Ok(None),
-                Err(swapped) => return Err(swapped),
-            }
+    pub(super) fn check_part(self, file: &CachedFile<P>, index: PageIndex) -> Result<(), PageError> {
+        match self.check(file, index) {
+            // Its bytes are lost, and need not be zeros.
+            Err(PageError::File(_)) => Ok(()),
+            result => result,
         }
     }
 
@@ -177,7 +159,8 @@ impl<'m, P: Platform, V: Mapping> ShmemPages<'m, P, V> {
         is_empty
     }
 
-    /// The first page of the file from `from` and before `end` that is on a swap device for which `is_wanted`.
+    /// The first page of the file from `from` and before `end` that is on a swap device for which
+    /// `is_wanted`.
     pub fn next(
         self,
         file: &CachedFile<P>,

@@ -32,8 +32,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`], [`PageError::Sealed`], or [`PageError::Swapped`] for the page that the new end
-    /// is in; nothing has changed then.
+    /// [`PageError::TooLarge`], [`PageError::Sealed`], or [`PageError::Swapped`] for the page that the new
+    /// end is in; nothing has changed then.
     pub fn set_size(
         self,
         file: &FileCore<P, V>,
@@ -57,8 +57,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             self.extend(file, size, users);
             return Ok(());
         }
-        // It is not swapped out as long as this is there.
-        let _tail = tail.map_or(Ok(None), |tail| self.shmem().hold(file, tail))?;
+        tail.map_or(Ok(()), |tail| self.shmem().check_part(file, tail))?;
         let _cut = file.cut();
         // Release: pairs with the load of a thread that has locked a folio.
         file.size.store(size, Ordering::Release);
@@ -130,9 +129,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ///
     /// # Errors
     ///
-    /// [`PageError::Sealed`]; there is no memory; a page at the edge of the hole could not be had, or there is
-    /// no space for it; nothing has changed then. Or `free` failed: the whole pages that it was called with
-    /// have what is stored.
+    /// [`PageError::Sealed`]; there is no memory; a page at the edge of the hole could not be had, or there
+    /// is no space for it; nothing has changed then. Or `free` failed: the whole pages that it was called
+    /// with have what is stored.
     pub fn punch(
         self,
         file: &FileCore<P, V>,
@@ -211,8 +210,8 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`]; [`PageError::NotSupported`] for shared memory; a page could not be written, or
-    /// `change` failed: the file has what is stored, and the size that it had.
+    /// [`PageError::TooLarge`]; [`PageError::NotSupported`] for shared memory; a page could not be written,
+    /// or `change` failed: the file has what is stored, and the size that it had.
     pub fn replace_from(
         self,
         file: &FileCore<P, V>,

@@ -107,8 +107,8 @@ impl<P: Platform> CachedFile<P> {
         }
     }
 
-    /// As [`find`](Self::find), for a caller with the lock of a table, under which no frame is freed: a folio that is lost by
-    /// its last reference goes to `freed`. `None` for what the others of [`Lookup`] say.
+    /// As [`find`](Self::find), for a caller with the lock of a table, under which no frame is freed: a folio
+    /// that is lost by its last reference goes to `freed`. `None` for what the others of [`Lookup`] say.
     pub fn find_for_table<'m>(
         &self,
         memcgs: &'m Memcgs<P>,
@@ -135,8 +135,8 @@ impl<P: Platform> CachedFile<P> {
         None
     }
 
-    /// Whether page `index` is cached and its contents are good, at a moment. Of shared memory that is swapped
-    /// out the swap cache may have it.
+    /// Whether page `index` is cached and its contents are good, at a moment. Of shared memory that is
+    /// swapped out the swap cache may have it.
     pub fn has_page(&self, swap: &Swap<P>, index: PageIndex) -> bool {
         let memcgs = swap.memcgs();
         let Some(head) = self.get(memcgs, index) else {

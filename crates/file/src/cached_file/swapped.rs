@@ -57,8 +57,8 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         is_adopted.then(|| unsafe { LockedFolio::lent(memcgs, head) })
     }
 
-    /// The same for a copy of the page: the folio at `head` is new, locked and charged. Its reference goes to the
-    /// result, or is dropped where there is none.
+    /// The same for a copy of the page: the folio at `head` is new, locked and charged. Its reference goes to
+    /// the result, or is dropped where there is none.
     pub fn adopt_copy<'m>(
         &self,
         memcgs: &'m Memcgs<P>,

@@ -28,6 +28,20 @@ fn numbers() -> Vec<u64> {
     (1..=64).collect()
 }
 
+/// The same in a file, all of it on a device, and where it is mapped.
+fn paged_out_file<'m>(
+    machine: &'m Machine,
+    cpu: &Vcpu,
+    space: &HostSpace<'_>,
+) -> (File<'m, HostPlatform>, VirtAddr) {
+    let file = machine.memory().create_shmem((), 64 * PAGE).unwrap();
+    let area = space.mmap_file(&file_request(0, 64, RW, SHARED), &file).unwrap();
+    (0..64).for_each(|at| write(cpu, space, page(area, at), at + 1));
+    reclaim(machine, 4, 64);
+    assert_eq!((file.figures().swapped, swapped(machine)), (64, 64));
+    (file, area)
+}
+
 /// Pages that slots are used for.
 fn swapped(machine: &Machine) -> u64 {
     let devices = machine.memory().swap().devices();
@@ -73,13 +87,7 @@ fn a_program_pages_out_what_it_alone_maps() {
 fn holes_and_truncation_free_slots() {
     let machine = swapping(32, 1, 256);
     let (cpu, space) = cpu_and_space(&machine);
-    let file = machine.memory().create_shmem((), 64 * PAGE).unwrap();
-    let area = space.mmap_file(&file_request(0, 64, RW, SHARED), &file).unwrap();
-    for at in 0..64 {
-        write(&cpu, &space, page(area, at), at + 1);
-    }
-    reclaim(&machine, 4, 64);
-    assert_eq!((file.figures().swapped, swapped(&machine)), (64, 64));
+    let (file, area) = paged_out_file(&machine, &cpu, &space);
     // The pages at its ends are swapped in.
     file.punch(PAGE + 8..5 * PAGE + 16, |_| Ok(())).unwrap();
     assert_eq!((file.figures().swapped, file.figures().cached), (59, 2));
@@ -101,12 +109,7 @@ fn holes_and_truncation_free_slots() {
 fn calls_read_and_write_what_is_swapped_out() {
     let machine = swapping(32, 1, 256);
     let (cpu, space) = cpu_and_space(&machine);
-    let file = machine.memory().create_shmem((), 64 * PAGE).unwrap();
-    let area = space.mmap_file(&file_request(0, 64, RW, SHARED), &file).unwrap();
-    for at in 0..64 {
-        write(&cpu, &space, page(area, at), at + 1);
-    }
-    reclaim(&machine, 4, 64);
+    let (file, area) = paged_out_file(&machine, &cpu, &space);
     assert_eq!(read_file(&file, 7 * PAGE, 8), 8_u64.to_le_bytes());
     write_file(&file, 9 * PAGE + 8, &[1; 8]);
     write_file(&file, 11 * PAGE, &[0; PAGE as usize]);

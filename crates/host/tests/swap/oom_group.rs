@@ -4,8 +4,9 @@ use crate::common::*;
 use crate::oom::{LIMIT, grow, killing_machine, kills};
 
 /// A shortage in "g", which is in "outer": programs in "g/a/x" (the first to be chosen), "g/a/y", another one
-/// there that is never chosen, "g/b" (which needs the memory), and "outer/other". Groups are where `set` says.
-/// Returns which of these were killed, and `oom_group_kill` of outer, g, a and x as they count it themselves.
+/// there that is never chosen, "g/b" (which needs the memory), and "outer/other". Groups are where `set`
+/// says. Returns which of these were killed, and `oom_group_kill` of outer, g, a and x as they count it
+/// themselves.
 fn killed_with(set: &[&str]) -> ([bool; 5], [u64; 4]) {
     let (machine, cpu, _) = killing_machine();
     let memory = machine.memory();

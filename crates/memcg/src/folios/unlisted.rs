@@ -22,8 +22,9 @@ impl<P: Platform> MemcgFolios<'_, P> {
         listed
     }
 
-    /// Lists the folio at `head`, if it is private memory that is mapped, or shared memory, and on no list: as
-    /// inactive, unless it is marked otherwise. Returns whether it did. It may be freed at any time meanwhile.
+    /// Lists the folio at `head`, if it is private memory that is mapped, or shared memory, and on no list:
+    /// as inactive, unless it is marked otherwise. Returns whether it did. It may be freed at any time
+    /// meanwhile.
     pub fn list_if_mapped(self, head: Pfn) -> bool {
         let frame = self.tree.frames().known(head);
         let mut attempt = 0;

@@ -42,9 +42,10 @@ impl<P: Platform> MemcgTree<P> {
         Some(KeptMemcg { tree: self, memcg })
     }
 
-    /// Keeps the memcg whose programs are all killed with one in `id`, for a shortage in `within`: the topmost
-    /// one with `memory.oom.group` set, from `within` down to `id`. The root's own programs are killed one by
-    /// one. The caller knows that `id` names this memcg, as for [`count_killed`](Self::count_killed).
+    /// Keeps the memcg whose programs are all killed with one in `id`, for a shortage in `within`: the
+    /// topmost one with `memory.oom.group` set, from `within` down to `id`. The root's own programs are
+    /// killed one by one. The caller knows that `id` names this memcg, as for
+    /// [`count_killed`](Self::count_killed).
     pub fn keep_oom_group(&self, id: MemcgId, within: MemcgId) -> Option<KeptMemcg<'_, P>> {
         if !self.is_below(id, within) {
             return None;

@@ -1,8 +1,9 @@
 //! SysV shared memory: segments with keys, which processes attach.
 //!
-//! [`Memory::create_shm`](crate::Memory::create_shm) makes a name space of segments. A segment is shared memory of
-//! its own, whose attachments are VMAs; it has as many attachments as VMAs map it. The calls have Linux's
-//! results. Who calls, and the time, is the embedder's to say ([`ShmCaller`]). docs/shmem.md says more.
+//! [`Memory::create_shm`](crate::Memory::create_shm) makes a name space of segments. A segment is shared
+//! memory of its own, whose attachments are VMAs; it has as many attachments as VMAs map it. The calls have
+//! Linux's results. Who calls, and the time, is the embedder's to say ([`ShmCaller`]). docs/shmem.md says
+//! more.
 //!
 //! Lowest first: `caller`, `segment`, `table`, `control`.
 
@@ -62,8 +63,8 @@ impl<'m, P: Platform> ShmNamespace<'m, P> {
     /// # Errors
     ///
     /// As Linux's: [`Error::NoKey`], [`Error::KeyInUse`], [`Error::SegmentSize`], [`Error::AccessDenied`],
-    /// [`Error::TooManySegments`], [`Error::CommitLimit`], [`Error::NoFrames`]; for huge pages, of which there
-    /// is no pool, [`Error::NoHugePages`] or [`Error::BadFlags`].
+    /// [`Error::TooManySegments`], [`Error::CommitLimit`], [`Error::NoFrames`]; for huge pages, of which
+    /// there is no pool, [`Error::NoHugePages`] or [`Error::BadFlags`].
     pub fn get(&self, key: i32, size: u64, flags: u32, caller: &ShmCaller<'_>) -> Result<i32, Error> {
         let mut made = None;
         loop {
@@ -205,8 +206,8 @@ impl<'m, P: Platform> ShmNamespace<'m, P> {
     }
 
     /// Notes which segments have lost attachments since the last call, and that `caller` detached them. An
-    /// embedder calls it after a call that may unmap memory (`munmap`, `mmap`, `mremap`, `mprotect`) and after
-    /// the exit of a process, if there are segments: Linux has process and time of each in the segment.
+    /// embedder calls it after a call that may unmap memory (`munmap`, `mmap`, `mremap`, `mprotect`) and
+    /// after the exit of a process, if there are segments: Linux has process and time of each in the segment.
     pub fn settle(&self, caller: &ShmCaller<'_>) {
         let mut next = Some(0);
         while let Some(from) = next {

@@ -57,8 +57,8 @@ pub struct Cold<'s, P: Platform, B, F, E> {
 impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn() -> bool>
     Cold<'_, P, B, F, E>
 {
-    /// Deactivates the folios in `range`. Shared folios are skipped, as in Linux, and so are folios of files that
-    /// are written back.
+    /// Deactivates the folios in `range`. Shared folios are skipped, as in Linux, and so are folios of files
+    /// that are written back.
     pub fn age(&self, range: VirtRange) {
         let mut aged = Aged { folios: ArrayVec::new(), under_way: None };
         Walker::new(&self.tables).walk(range, &mut |place, part| {

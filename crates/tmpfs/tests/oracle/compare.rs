@@ -26,8 +26,8 @@ pub(crate) fn calls_have_linux_s_results() {
             let mut history = Vec::new();
             for number in 0..CALLS {
                 let op = op(&mut random);
-                // In Linux a file that is open keeps the directory that it was in, of which the place is still
-                // counted then.
+                // In Linux a file that is open keeps the directory that it was in, of which the place is
+                // still counted then.
                 if removes_directory(&op) {
                     linux.slots = Default::default();
                     quire.slots = Default::default();

@@ -1,5 +1,5 @@
-//! The same random calls on the host's tmpfs and on Quire's: results, errors, `stat`, listings, contents, what
-//! is in use.
+//! The same random calls on the host's tmpfs and on Quire's: results, errors, `stat`, listings, contents,
+//! what is in use.
 //!
 //! `QUIRE_SEED=n` starts the seeds at `n`.
 

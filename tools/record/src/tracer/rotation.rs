@@ -18,9 +18,9 @@
 //!
 //! Pages that come in without a page fault are found by Linux's count (`recount`).
 //!
-//! No memory cgroup is involved, so no program is OOM-killed. Shared memory is paged out likewise, on any tmpfs
-//! of which a file was mapped by a call. Pages that several processes have mapped, or that one has mapped
-//! twice, are not (`MADV_PAGEOUT` leaves them), nor are those of files.
+//! No memory cgroup is involved, so no program is OOM-killed. Shared memory is paged out likewise, on any
+//! tmpfs of which a file was mapped by a call. Pages that several processes have mapped, or that one has
+//! mapped twice, are not (`MADV_PAGEOUT` leaves them), nor are those of files.
 
 use super::Tracer;
 use super::contents::Press;

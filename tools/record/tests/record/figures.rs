@@ -88,8 +88,8 @@ fn files_in_memory_are_known_as_far_as_they_are_read() {
         return;
     };
     assert!(shared >= pages && linux + more_left_out >= pages, "{shared} {linux} {more_left_out}");
-    // A call that locks it tells that the file has the pages. Where the programs themselves are files in memory,
-    // their own pages may be missing.
+    // A call that locks it tells that the file has the pages. Where the programs themselves are files in
+    // memory, their own pages may be missing.
     let off = left_out + more_left_out + 64;
     assert!(more < unrecorded + off, "{unrecorded} {more} {off}");
 }

@@ -199,8 +199,8 @@ fn reads_a_file_in_memory(pages: u64, flags: i32, rss_shmem: u64) -> Invented {
     program
 }
 
-/// A file that was filled by write(2) has a page fault for each 16 pages that Linux maps. It is shared memory,
-/// however it is mapped.
+/// A file that was filled by write(2) has a page fault for each 16 pages that Linux maps. It is shared
+/// memory, however it is mapped.
 #[test]
 fn a_limit_must_hold_files_in_memory_that_are_read() {
     for flags in [libc::MAP_SHARED, libc::MAP_PRIVATE] {
