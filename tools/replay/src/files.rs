@@ -168,7 +168,7 @@ impl<'m> FileIds<'m> {
             if call.file().is_some_and(|facts| facts.file_system == OVERLAY) {
                 self.stay.insert(number);
             }
-            file.is_mapped(bytes, held);
+            file.note_mapped(bytes, held);
         }
     }
 

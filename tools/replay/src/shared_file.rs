@@ -38,7 +38,7 @@ impl<'m> SharedFile<'m> {
     }
 
     /// A call maps it, and it has so many bytes and such pages.
-    pub(super) fn is_mapped(&mut self, bytes: u64, held: Option<HeldInMemory>) {
+    pub(super) fn note_mapped(&mut self, bytes: u64, held: Option<HeldInMemory>) {
         self.set_size(bytes);
         if let Some(held) = held {
             // It is the programs' once they have changed it.
@@ -55,14 +55,14 @@ impl<'m> SharedFile<'m> {
     }
 
     /// Linux has these pages of it, so that it does not end before.
-    pub(super) fn has(&self, end: u64) {
+    pub(super) fn grow_to(&self, end: u64) {
         if end > self.pages() {
             self.set_size(end.saturating_mul(PAGE_SIZE));
         }
     }
 
     /// Linux found no such page: the file ends before.
-    pub(super) fn ends_before(&self, page: u64) {
+    pub(super) fn cut_at(&self, page: u64) {
         if page < self.pages() {
             self.set_size(page.saturating_mul(PAGE_SIZE));
         }

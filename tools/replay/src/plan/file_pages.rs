@@ -169,7 +169,7 @@ impl PlannedFiles {
     }
 
     /// So many address spaces more map these files.
-    pub(super) fn are_mapped(&mut self, changed: &BTreeMap<usize, i64>) {
+    pub(super) fn note_mapped(&mut self, changed: &BTreeMap<usize, i64>) {
         for (&number, &spaces) in changed {
             let Some(file) = self.files.get_mut(number) else { continue };
             file.spaces += spaces;
@@ -345,7 +345,7 @@ mod tests {
         let at = files.unnamed(&mut budget, 100, AT).unwrap();
         let part = AT..AT + (100 << PAGE_SHIFT);
         let spaces =
-            |files: &mut PlannedFiles, more| files.are_mapped(&BTreeMap::from([(at.number(), more)]));
+            |files: &mut PlannedFiles, more| files.note_mapped(&BTreeMap::from([(at.number(), more)]));
         spaces(&mut files, 1);
         assert!(files.bring_in(&mut budget, &at.window(AT + (9 << PAGE_SHIFT), &part)));
         assert_eq!(files.pages, 1, "nothing is there that no touch brought in");
@@ -359,8 +359,8 @@ mod tests {
         assert_eq!((files.pages, files.ended), (0, 1));
         let named = files.at(PLACE, 0, AT).unwrap();
         assert!(files.bring_in(&mut budget, &named.one(AT)));
-        files.are_mapped(&BTreeMap::from([(named.number(), 1)]));
-        files.are_mapped(&BTreeMap::from([(named.number(), -1)]));
+        files.note_mapped(&BTreeMap::from([(named.number(), 1)]));
+        files.note_mapped(&BTreeMap::from([(named.number(), -1)]));
         assert_eq!(files.pages, 1, "a name keeps it");
     }
 

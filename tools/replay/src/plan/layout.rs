@@ -237,7 +237,7 @@ impl Layout {
     }
 
     /// It is a copy for another address space.
-    pub(super) fn is_copied(&mut self) {
+    pub(super) fn note_copied(&mut self) {
         self.changed = self.files.keys().map(|&file| (file, 1)).collect();
     }
 

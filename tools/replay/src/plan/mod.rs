@@ -373,7 +373,7 @@ impl Needs {
         let (brought, changed) = (std::mem::take(&mut image.brought), image.layout.take_changed());
         let ok = self.budget.hold(bytes) && brought.iter().all(|brought| self.bring_in(brought));
         self.check(ok);
-        self.files.are_mapped(&changed);
+        self.files.note_mapped(&changed);
         self.grown = true;
     }
 
@@ -489,7 +489,7 @@ impl Needs {
                 self.recount(heir);
             }
         }
-        self.files.are_mapped(&image.layout.into_left());
+        self.files.note_mapped(&image.layout.into_left());
     }
 }
 

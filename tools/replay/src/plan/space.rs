@@ -415,7 +415,7 @@ impl Image {
             held: 0,
             brought: Vec::new(),
         })?;
-        child.layout.is_copied();
+        child.layout.note_copied();
         child.leave_at_fork(budget).then_some(child)
     }
 

@@ -92,9 +92,9 @@ impl RunningReplay<'_> {
             let reads = was_allowed && reads(fault, &mapping);
             return self.vcpus[cpu].run(|| {
                 if !was_allowed {
-                    return file.ends_before(page);
+                    return file.cut_at(page);
                 }
-                file.has(page.saturating_add(1));
+                file.grow_to(page.saturating_add(1));
                 if reads {
                     file.read(space, page, around());
                 }
@@ -173,7 +173,7 @@ impl RunningReplay<'_> {
         let none = PageSet::default();
         for (number, pages) in parts {
             if let Some(file) = self.files.shared(number).filter(|_| ends) {
-                self.vcpus[cpu].run(|| file.has(pages.end));
+                self.vcpus[cpu].run(|| file.grow_to(pages.end));
             } else if let Some(file) = self.files.known(number) {
                 self.vcpus[cpu].run(|| file.bring_in(space, pages, &none));
             }
