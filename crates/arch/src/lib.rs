@@ -10,6 +10,7 @@
 //! - `addr`: byte addresses and ranges of them.
 //! - `cpu`: CPU numbers and sets of CPUs.
 //! - `order`: block orders: a block of order `n` is `2^n` naturally aligned base pages.
+//! - `order_set`: sets of orders.
 //! - `pfn`: page-frame numbers and ranges of them.
 //! - `paging`: page-table formats behind one level-generic trait.
 //! - `access`: accesses to memory, and permissions.
@@ -29,6 +30,7 @@ pub mod addr;
 pub mod cpu;
 mod named_enum;
 pub mod order;
+mod order_set;
 pub mod paging;
 mod part_of;
 pub mod pfn;
@@ -40,6 +42,7 @@ pub use access::Access;
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
 pub use cpu::{CpuId, CpuMask, MAX_CPUS, MAX_NODES, NodeId};
 pub use order::Order;
+pub use order_set::OrderSet;
 pub use paging::{Entry, Leaf, LeafFlags, Level, PagingFormat, SwapEntry};
 pub use pfn::{Pfn, PfnRange};
 pub use platform::{Asid, CachedTranslation, Execution, LockClass, Pin, Platform, TlbFlush};

@@ -21,12 +21,16 @@ use crate::vm_fault::VmFault;
 use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::{
-    Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
+    Entry, Leaf, LeafFlags, Level, Order, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
 };
-use quire_file::{CachedFile, CachedPages, IndexRange, LockedFolio, Lookup, OpenFile, PageIndex};
+use quire_file::{
+    CachedFile, CachedPages, IndexRange, LargeOrders, LockedFolio, Lookup, NewFolioOrders, OpenFile,
+    PageIndex,
+};
 use quire_frame::{AllocError, AllocRequest, FrameChain, Kind};
 use quire_pagetable::{LockedTable, Residency, Tables, page_of};
 use quire_sync::atomic::raw::{AtomicU64, Ordering};
+use quire_thp::is_huge_disabled;
 use quire_vma::{VmFlags, Vma};
 
 /// Pages around a fault for reading that are mapped with it if they are cached: 64 KiB, as in Linux
@@ -119,15 +123,33 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         self.fault.is_write() && self.fault.vma.notices_writes()
     }
 
-    /// The page is to be brought in, or marked dirty, first. As in Linux, in a folio of the PMD's order if
-    /// the program asked for large ones, and alone if it said that it goes from place to place.
+    /// The page is to be brought in, or marked dirty, first; and alone if the program said that it goes from
+    /// place to place.
     fn needs(&self, index: PageIndex) -> Refusal {
-        let is_advised = self.fault.vma.flags.contains(VmFlags::HUGEPAGE);
-        let huge = Tables::<P>::huge_order().filter(|_| is_advised);
-        let order = huge.unwrap_or(Order::ZERO);
         let is_random = self.fault.vma.flags.contains(VmFlags::RAND_READ);
         let around = if is_random { IndexRange::default() } else { IndexRange::ALL };
-        Refusal::File(FilePage { index, dirties: self.dirties(), order, around })
+        Refusal::File(FilePage { index, dirties: self.dirties(), large: self.large_orders(index), around })
+    }
+
+    /// The large folios that it may come in: of shared memory only such as lie in the mapping.
+    fn large_orders(&self, index: PageIndex) -> LargeOrders {
+        let Self { fault, file, .. } = *self;
+        let flags = fault.vma.flags;
+        let orders = NewFolioOrders::of(file).mapped(index, flags.contains(VmFlags::HUGEPAGE));
+        if orders.is_empty() || Tables::<P>::huge_order().is_none() {
+            return LargeOrders::NONE;
+        }
+        if !file.is_shmem() {
+            return LargeOrders { orders, drains: false };
+        }
+        if is_huge_disabled(flags, fault.space.huge_disable.load()) {
+            return LargeOrders::NONE;
+        }
+        let drains = fault.huge.policy().fault_effort(flags).may_drain();
+        // As in Linux a folio has the same place in blocks of addresses as in the file.
+        let between = (fault.vma.range.start().0 >> PAGE_SHIFT).wrapping_sub(fault.vma.page_offset);
+        let orders = orders.around(fault.addr, fault.vma.range).dividing(between);
+        LargeOrders { orders, drains }
     }
 
     /// A page for a copy, charged to the program.
@@ -169,7 +191,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             None if !around => {
                 let whole = self.whole_run(folio, (page, index)).filter(|run| {
                     let is_none = |entry: &AtomicU64| entry.load(Ordering::Relaxed) == 0;
-                    self.file.reaches(folio.range()) && locked.entries[run.clone()].iter().all(is_none)
+                    self.file.may_map_whole(folio.range()) && locked.entries[run.clone()].iter().all(is_none)
                 });
                 let run = whole.unwrap_or(index..index + 1);
                 self.install_cached(&locked, run, (folio, page, index), LeafFlags::ACCESSED)?;

@@ -1,10 +1,9 @@
 //! Why a page could not be made available, and what is needed for it.
 
-use quire_arch::{Order, SwapEntry};
-use quire_file::{IndexRange, PageIndex};
+use quire_arch::{Order, OrderSet, SwapEntry};
+use quire_file::{IndexRange, LargeOrders, PageIndex, SwappedPage};
 use quire_frame::AllocError;
 use quire_memcg::OverLimit;
-use quire_thp::OrderSet;
 
 /// Why an access to memory was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -85,8 +84,8 @@ pub struct FilePage {
     pub index: PageIndex,
     /// Whether the fault writes to it, so that it is to be marked dirty first.
     pub dirties: bool,
-    /// The largest order of a folio for it, if it is not cached.
-    pub order: Order,
+    /// The large folios that it may come in, if it is not cached.
+    pub large: LargeOrders,
     /// The pages that may be read with it then.
     pub around: IndexRange,
 }
@@ -99,6 +98,13 @@ pub struct Swapped {
     /// The orders that a folio for it may have, besides order 0: the policy allows them, and the entries
     /// around it name the slots around it.
     pub orders: OrderSet,
+}
+
+impl Swapped {
+    /// A page of shared memory, with those that it was paged out with.
+    pub fn of_shmem(page: SwappedPage) -> Self {
+        Self { entry: page.slot.entry(false), orders: OrderSet::of(page.order) }
+    }
 }
 
 /// What is needed.

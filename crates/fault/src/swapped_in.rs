@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
 use quire_file::{CachedFile, Lent, SwappedPage, SwappedPages};
-use quire_frame::{FolioGuard, FrameFlags};
+use quire_frame::{AllocError, FolioGuard, FrameFlags};
 use quire_pagetable::MemoryCore;
 use quire_swap::{SlotId, Swap};
 
@@ -81,17 +81,23 @@ impl<P: Platform> SwappedIn<'_, P> {
         self.head
     }
 
-    /// Puts a page of shared memory back into the cache of its file, in the place of its slot. `None` if the
-    /// file does not have that any more, or the folio is a large one.
-    pub fn give_to(&self, file: &CachedFile<P>, page: SwappedPage) -> Option<Lent<'_, P>> {
-        let is_it = self.order == Order::ZERO && self.page_of(page.slot) == Some(0) && self.guard.is_some();
-        let names_gone = || self.names_gone(page.slot, 1);
+    /// Puts the folio back into the cache of its file, in the place of its slots. `None` if the file does not
+    /// have these as one piece any more, or never had them so.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory to note the folio apart from what it was paged out with.
+    pub fn give_to(
+        &self,
+        file: &CachedFile<P>,
+        page: SwappedPage,
+    ) -> Result<Option<Lent<'_, P>>, AllocError> {
+        if self.page_of(page.slot).is_none() || self.guard.is_none() {
+            return Ok(None);
+        }
+        let names_gone = || self.names_gone(self.slot, self.order.pages());
         // SAFETY: the folio lock and the reference are this one's, from which the result is borrowed.
-        is_it
-            .then(|| unsafe {
-                SwappedPages::of(file).adopt(self.memory.memcgs(), page, self.head, names_gone)
-            })
-            .flatten()
+        unsafe { SwappedPages::of(file).adopt(self.memory.memcgs(), page, self.head, names_gone) }
     }
 
     fn is_being_written(&self) -> bool {

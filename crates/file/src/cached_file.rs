@@ -1,14 +1,16 @@
 //! A file's cache, apart from the VMAs that map it: what the code below VMAs needs of a file.
 
 mod find;
+mod orders;
 mod space;
 mod swapped;
 mod unused;
 
 pub(crate) use find::Is;
 pub use find::{CachedPages, Lookup};
+pub use orders::NewFolioOrders;
 pub(crate) use space::Prepared;
-pub use swapped::SwappedPages;
+pub use swapped::{CameAsZeros, SwappedPages};
 pub(crate) use unused::UNUSED;
 pub use unused::UnusedPages;
 
@@ -167,6 +169,13 @@ impl<P: Platform> CachedFile<P> {
         self.size().div_ceil(PAGE_SIZE) >= range.end()
     }
 
+    /// Whether a folio of these pages may be mapped as a whole: where no page of it is past the end; or in
+    /// shared memory, as in Linux.
+    #[inline]
+    pub fn may_map_whole(&self, folio: IndexRange) -> bool {
+        self.is_shmem() || self.reaches(folio)
+    }
+
     /// What its backing can take, as it said when the file was made.
     pub(crate) fn limits(&self) -> IoLimits {
         self.limits
@@ -175,11 +184,6 @@ impl<P: Platform> CachedFile<P> {
     /// From where on a file of `size` bytes has zeros once it is larger.
     pub(crate) fn zeros_from(&self, size: u64) -> u64 {
         if self.limits.tail_stays { size.next_multiple_of(PAGE_SIZE) } else { size }
-    }
-
-    /// The largest order of its folios.
-    pub fn largest_order(&self) -> Order {
-        self.limits.folio_order()
     }
 
     /// Its pages.

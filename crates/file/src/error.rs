@@ -1,7 +1,9 @@
 //! Why a page or bytes of a file cannot be had.
 
 use crate::backing::FileError;
+use crate::entry::Stored;
 use crate::index::PageIndex;
+use quire_arch::Order;
 use quire_frame::AllocError;
 use quire_memcg::OverLimit;
 use quire_swap::SlotId;
@@ -57,6 +59,18 @@ pub struct SwappedPage {
     pub index: PageIndex,
     /// Where it is.
     pub slot: SlotId,
+    /// The order of the folio that it was paged out with, if nothing else became of that since: aligned
+    /// blocks of so many pages, and of so many slots, have both.
+    pub order: Order,
+}
+
+impl SwappedPage {
+    /// Page `index`, which is one of those of an entry, if that names slots.
+    pub(crate) fn of(stored: &Stored, index: PageIndex) -> Option<Self> {
+        let first = stored.entry.swap_slot()?;
+        let slot = first.plus(index.get() - stored.start.get());
+        Some(Self { index, slot, order: stored.order })
+    }
 }
 
 /// Folios of the range are still cached: they are dirty, being written, mapped or held.

@@ -1,5 +1,6 @@
 //! What the files of a machine share, apart from their VMAs.
 
+use crate::huge::ShmemHugeControls;
 use crate::slabs::{NodeSlabs, NodesOn};
 use quire_arch::{Order, Pin, Platform};
 use quire_frame::{AllocError, Frames, Kind};
@@ -29,6 +30,7 @@ pub struct FileTotals {
 /// What the files of a machine share: the nodes of their stores, and the totals.
 pub(crate) struct FileMemory<P: Platform> {
     nodes: NodeSlabs<P>,
+    pub(crate) shmem_orders: ShmemHugeControls,
     cached: AtomicU64,
     huge: AtomicU64,
     shmem: AtomicU64,
@@ -59,6 +61,7 @@ impl<P: Platform> FileMemory<P> {
     pub(crate) fn new(frames: &Frames<P>, pin: &Pin<'_, P>) -> Result<Self, AllocError> {
         Ok(Self {
             nodes: NodeSlabs::new(frames, pin)?,
+            shmem_orders: ShmemHugeControls::new(),
             cached: AtomicU64::new(0),
             huge: AtomicU64::new(0),
             shmem: AtomicU64::new(0),

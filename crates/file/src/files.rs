@@ -4,6 +4,7 @@ use crate::backing::FileBacking;
 use crate::cached_file::CachedFile;
 use crate::file_core::{FileCore, Mapping, Neighbours};
 use crate::file_memory::{FileMemory, FileTotals};
+use crate::huge::{ForcesSizes, ShmemHuge};
 use crate::open_file::OpenFile;
 use crate::shmem::{Shmem, ShmemName, ShmemOwner, ShmemPromise, ShmemState};
 use core::alloc::Layout;
@@ -80,6 +81,24 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     /// Pages of all files.
     pub fn totals(&self) -> FileTotals {
         self.state().memory.totals()
+    }
+
+    /// Where shared memory comes in large folios.
+    pub fn shmem_huge(&self) -> ShmemHuge {
+        self.state().memory.shmem_orders.get()
+    }
+
+    /// Changes some of that for the pages that come from now on. No change that another thread makes
+    /// meanwhile is lost.
+    ///
+    /// # Errors
+    ///
+    /// [`ForcesSizes`]; nothing is changed then.
+    pub fn change_shmem_huge(
+        &self,
+        change: impl Fn(ShmemHuge) -> Result<ShmemHuge, ForcesSizes>,
+    ) -> Result<(), ForcesSizes> {
+        self.state().memory.shmem_orders.change(change)
     }
 
     /// How many files there are.

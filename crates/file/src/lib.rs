@@ -19,6 +19,7 @@
 //! - `opening`: an open file, as VMAs name it.
 //! - `backing`: the embedder's side of a file.
 //! - `seals`: changes of shared memory that are refused.
+//! - `huge`: which folios of shared memory are large.
 //! - `shmem`: shared memory, which has no backing.
 //! - `error`: why a page or bytes cannot be had.
 //! - `error_sequence`: errors of writeback, each reported once to each opening.
@@ -50,6 +51,7 @@ mod error_sequence;
 mod file_core;
 mod file_memory;
 mod files;
+mod huge;
 mod index;
 mod level;
 mod locked_folio;
@@ -71,16 +73,19 @@ mod word;
 pub use audit::{FileAudit, FileViolation, PagesOf};
 pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
 pub use cache::{
-    Allocation, FileHandle, HeldFile, KnownFile, PageCache, PagedIn, Sealing, ShmemPages, Transfer, Wait,
+    Allocation, FileHandle, HeldFile, KnownFile, LargeOrders, PageCache, PagedIn, Sealing, ShmemPages,
+    Transfer, Wait,
 };
 pub use cached_file::{
-    CachedFile, CachedPages, FileFigures, Lookup, MAX_FILE_BYTES, SwappedPages, UnusedPages,
+    CachedFile, CachedPages, CameAsZeros, FileFigures, Lookup, MAX_FILE_BYTES, NewFolioOrders, SwappedPages,
+    UnusedPages,
 };
 pub use entry::{Entry, Payload, Stored};
 pub use error::{Busy, PageError, SwappedPage};
 pub use file_core::{FileCore, Mapping};
 pub use file_memory::FileTotals;
 pub use files::Files;
+pub use huge::{ForcesSizes, ShmemEnabled, ShmemHuge, ShmemSizeEnabled};
 pub use index::{IndexRange, PageIndex};
 pub use locked_folio::{Lent, LockedFolio};
 pub use mappings::{FileMappings, FileMappingsRead, FileMappingsWrite, OfFile};

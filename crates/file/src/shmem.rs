@@ -4,6 +4,7 @@
 //! dirty for good, so writes are not noticed, and nothing is written back.
 
 use crate::backing::{FileBacking, FileError, FileIo, IoLimits, Transferred};
+use crate::huge::ShmemEnabled;
 use crate::seals::{SealState, Seals};
 use core::fmt;
 use core::ops::Range;
@@ -27,6 +28,12 @@ pub trait ShmemOwner: Send + Sync + 'static {
 
     /// So many that were taken are gone, or did not come.
     fn give_back_pages(&self, pages: u64);
+
+    /// Where its pages come in large folios: what the option `huge` of its file system says, where the first
+    /// four are allowed. `None` for memory of no file system, for which the settings of the machine are.
+    fn huge(&self) -> Option<ShmemEnabled> {
+        None
+    }
 }
 
 /// Memory without a limit of its own.
@@ -67,6 +74,8 @@ pub struct ShmemState {
     name: ShmemName,
     /// Its pages stay in memory.
     stays: AtomicBool,
+    /// A large folio was made for it. Set before that is put into its cache, and never cleared.
+    pub(crate) has_large: AtomicBool,
 }
 
 impl ShmemState {
@@ -81,7 +90,14 @@ impl ShmemState {
         name: ShmemName,
     ) -> Self {
         let seals = if matches!(name, ShmemName::File) { Seals::empty() } else { Seals::SEAL };
-        Self { owner, promise, seals: SealState::new(seals), name, stays: AtomicBool::new(false) }
+        Self {
+            owner,
+            promise,
+            seals: SealState::new(seals),
+            name,
+            stays: AtomicBool::new(false),
+            has_large: AtomicBool::new(false),
+        }
     }
 
     /// Who is asked for its pages.
@@ -142,6 +158,10 @@ impl<O: ShmemOwner> ShmemOwner for Shmem<O> {
 
     fn give_back_pages(&self, pages: u64) {
         self.0.give_back_pages(pages);
+    }
+
+    fn huge(&self) -> Option<ShmemEnabled> {
+        self.0.huge()
     }
 }
 

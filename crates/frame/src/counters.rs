@@ -93,6 +93,14 @@ named_enum! {
         ThpCollapseAlloc = "thp_collapse_alloc",
         /// Collapses that could not allocate one.
         ThpCollapseAllocFailed = "thp_collapse_alloc_failed",
+        /// PMD-sized folios of shared memory that came to exist.
+        ThpFileAlloc = "thp_file_alloc",
+        /// PMD-sized folios that there was none of for shared memory.
+        ThpFileFallback = "thp_file_fallback",
+        /// Of these, those whose memcg charge failed.
+        ThpFileFallbackCharge = "thp_file_fallback_charge",
+        /// PMD-sized folios of files that were mapped by a PMD entry.
+        ThpFileMapped = "thp_file_mapped",
         /// PMD-sized folios that were split.
         ThpSplitPage = "thp_split_page",
         /// PMD-sized folios whose split failed because they were in use.
@@ -251,6 +259,9 @@ impl VmEvent {
             FolioCounter::SplitDeferred => Some(Self::ThpDeferredSplitPage),
             FolioCounter::Swpout => Some(Self::ThpSwpout),
             FolioCounter::SwpoutFallback => Some(Self::ThpSwpoutFallback),
+            FolioCounter::ShmemAlloc => Some(Self::ThpFileAlloc),
+            FolioCounter::ShmemFallback => Some(Self::ThpFileFallback),
+            FolioCounter::ShmemFallbackCharge => Some(Self::ThpFileFallbackCharge),
             // Linux counts swap's events per folio size only.
             FolioCounter::Zswpout
             | FolioCounter::Swpin
@@ -354,6 +365,11 @@ impl VmEvents {
     /// PMD-mapped folios of files (`nr_file_pmdmapped`).
     pub fn file_pmd_mapped(&self) -> u64 {
         self.total(|set| set.folios.pmd_mapped(Kind::File))
+    }
+
+    /// PMD-mapped folios of shared memory (`nr_shmem_pmdmapped`).
+    pub fn shmem_pmd_mapped(&self) -> u64 {
+        self.total(|set| set.folios.pmd_mapped(Kind::Shmem))
     }
 
     /// The sum over all CPUs. On a busy machine it is not a consistent snapshot, as in Linux.

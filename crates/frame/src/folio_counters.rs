@@ -7,8 +7,7 @@ use quire_arch::{Order, named_enum};
 
 named_enum! {
     /// A file of `/sys/kernel/mm/transparent_hugepage/hugepages-*kB/stats`, by its name there: what is
-    /// counted for anonymous folios of one order. Linux's other counters there are about shared memory and
-    /// compressed caches.
+    /// counted for folios of one order.
     #[repr(usize)]
     pub enum FolioCounter {
         /// A fault mapped a new folio.
@@ -40,13 +39,34 @@ named_enum! {
         NrAnon = "nr_anon",
         /// Of these, partially unmapped folios: one less when such a folio is freed, split or collapsed.
         NrAnonPartiallyMapped = "nr_anon_partially_mapped",
+        /// A folio of shared memory came to exist.
+        ShmemAlloc = "shmem_alloc",
+        /// There was no folio of this order for shared memory, and a smaller one is tried.
+        ShmemFallback = "shmem_fallback",
+        /// Of these, the memcg charge failed.
+        ShmemFallbackCharge = "shmem_fallback_charge",
+    }
+}
+
+impl FolioCounter {
+    /// Whether it counts folios of private memory only, which have more than two pages.
+    pub const fn is_of_anonymous(self) -> bool {
+        matches!(
+            self,
+            Self::AnonFaultAlloc
+                | Self::AnonFaultFallback
+                | Self::AnonFaultFallbackCharge
+                | Self::SplitDeferred
+                | Self::NrAnon
+                | Self::NrAnonPartiallyMapped
+        )
     }
 }
 
 /// Number of counters.
 const COUNT: usize = FolioCounter::ALL.len();
-/// Anonymous folios are large from this order on.
-const FIRST: usize = 2;
+/// Folios are large from this order on; anonymous ones have one more at least.
+const FIRST: usize = 1;
 /// Orders that are counted, up to the PMD's.
 const ORDERS: usize = Order::PMD.index() + 1 - FIRST;
 
@@ -55,14 +75,14 @@ const ORDERS: usize = Order::PMD.index() + 1 - FIRST;
 #[derive(Debug)]
 pub(crate) struct FolioSet {
     counts: [[AtomicU64; COUNT]; ORDERS],
-    /// Of anonymous memory, and of files.
-    pmd_mapped: [AtomicU64; 2],
+    /// Of anonymous memory, of files, and of shared memory.
+    pmd_mapped: [AtomicU64; 3],
 }
 
 impl FolioSet {
     pub(crate) fn new() -> Self {
         let zeros = |_| core::array::from_fn(|_| AtomicU64::new(0));
-        Self { counts: core::array::from_fn(zeros), pmd_mapped: [AtomicU64::new(0), AtomicU64::new(0)] }
+        Self { counts: core::array::from_fn(zeros), pmd_mapped: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     /// The counter, or `None` for an order that nothing is counted for.
@@ -82,11 +102,20 @@ impl FolioSet {
     }
 
     pub(crate) fn add_pmd_mapped(&self, kind: Kind, change: i64) {
-        add(&self.pmd_mapped[usize::from(kind.is_of_file())], change);
+        add(&self.pmd_mapped[place_of(kind)], change);
     }
 
     pub(crate) fn pmd_mapped(&self, kind: Kind) -> u64 {
-        self.pmd_mapped[usize::from(kind.is_of_file())].load(Ordering::Relaxed)
+        self.pmd_mapped[place_of(kind)].load(Ordering::Relaxed)
+    }
+}
+
+/// Where folios of `kind` that PMD entries map are counted.
+const fn place_of(kind: Kind) -> usize {
+    match kind {
+        Kind::File => 1,
+        Kind::Shmem => 2,
+        _ => 0,
     }
 }
 
@@ -112,13 +141,14 @@ mod tests {
         }
         set.add_pmd_mapped(Kind::Anonymous, 5);
         set.add_pmd_mapped(Kind::File, 7);
+        set.add_pmd_mapped(Kind::Shmem, 9);
         for order in Order::ALL {
             for (place, &counter) in FolioCounter::ALL.iter().enumerate() {
-                let counted = (2..=9).contains(&order.get());
+                let counted = (1..=9).contains(&order.get());
                 let expected = if counted { (order.index() * COUNT + place + 1) as u64 } else { 0 };
                 assert_eq!(set.read(order, counter), expected, "order {order}, {}", counter.name());
             }
         }
-        assert_eq!((set.pmd_mapped(Kind::Anonymous), set.pmd_mapped(Kind::File)), (5, 7));
+        assert_eq!([Kind::Anonymous, Kind::File, Kind::Shmem].map(|kind| set.pmd_mapped(kind)), [5, 7, 9]);
     }
 }

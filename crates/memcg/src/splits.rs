@@ -70,6 +70,10 @@ impl<'s, P: Platform> DeferredSplits<'s, P> {
     #[cold]
     fn note_mapped_in_part(self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
+        if folio.kind().is_of_file() {
+            // Its file has the pages that nothing maps.
+            return;
+        }
         // It was not queued before.
         self.deferred_link(folio.head()).set_next(None);
         folio.frame().set_flags(FrameFlags::MAPPED_IN_PART);

@@ -8,6 +8,9 @@
 /// For the project's own tests and tools: `/proc/meminfo` has them.
 #[doc(hidden)]
 pub use quire_file::FileTotals;
+/// For those who make file systems in memory: `quire-tmpfs` has it.
+#[doc(hidden)]
+pub use quire_file::ShmemEnabled;
 #[doc(inline)]
 pub use quire_file::{
     Busy, FileError, FileFigures, FileIo, IoLimits, IoToken, PageBytes, PageError, Seals, ShmemOwner,

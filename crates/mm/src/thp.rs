@@ -5,11 +5,13 @@
 //! while it runs, and [`HugeFile`](crate::proc::HugeFile) reads and writes them as Linux's files.
 
 #[doc(inline)]
+pub use quire_arch::OrderSet;
+#[doc(inline)]
 pub use quire_space::KhugepagedStep;
 #[doc(inline)]
 pub use quire_space::{
-    HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEnabled, HugePolicy, KhugepagedConfig, OrderSet,
-    OutOfRange, SizeEnabled,
+    HugeConfig, HugeControls, HugeDefrag, HugeDisable, HugeEnabled, HugePolicy, KhugepagedConfig, OutOfRange,
+    SizeEnabled,
 };
 
 /// For the project's own tests and tools.

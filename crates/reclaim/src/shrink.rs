@@ -152,7 +152,9 @@ fn unmap<'s, P: Platform>(
     let guard = lock_at_rest(spaces, head, (pressure, may_wait))?;
     match frame.kind() {
         Kind::Anonymous => {}
-        Kind::Shmem => return unmap_shmem(spaces, Ready { head, guard }, (pressure, may_wait), batch),
+        Kind::Shmem => {
+            return unmap_shmem(spaces, Ready { head, guard }, (pressure, may_wait), batch, parts);
+        }
         _ => return Err(Fate::Keep.into()),
     }
     if pressure != Pressure::Madvise
@@ -212,6 +214,7 @@ fn unmap_shmem<'s, P: Platform>(
     folio: Ready<'s, P>,
     (pressure, may_wait): (Pressure, bool),
     batch: &mut UnmapBatch<'s, P>,
+    parts: &mut HeldParts,
 ) -> Result<Ready<'s, P>, Refusal> {
     let head = folio.head;
     let frame = spaces.frames().known(head);
@@ -235,17 +238,44 @@ fn unmap_shmem<'s, P: Platform>(
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
         check_referenced(spaces, head, &folio.guard)?;
     }
-    // It has one page: nothing is split.
-    give_slots(spaces, head, may_wait, (&mut 0, &mut HeldParts::new()))?;
-    let fate = match unmap_cached(batch, head) {
-        Unmapped::All => return Ok(folio),
-        Unmapped::Locked => Fate::Keep,
-        Unmapped::Pinned | Unmapped::Busy | Unmapped::Dirty => Fate::Activate,
-    };
-    batch.flush();
-    drop(folio);
-    leave_if_unnamed(spaces, head);
-    Err(fate.into())
+    let mut is_unmapped = false;
+    while let Err(why) = ask_for_slots(spaces, head, may_wait)? {
+        if !is_to_be_split(spaces, head, why) {
+            return Err(Fate::Activate.into());
+        }
+        if !may_wait {
+            return Err(Refusal::NotYet);
+        }
+        count_fallback(spaces, head);
+        if let Some(fate) = unmap_or_stay(batch, head) {
+            batch.flush();
+            return Err(fate.into());
+        }
+        // A split is of what no TLB has.
+        batch.flush();
+        is_unmapped = true;
+        if !spaces.page_cache().shmem().split_isolated(head, parts) {
+            return Err(Fate::Activate.into());
+        }
+    }
+    match if is_unmapped { None } else { unmap_or_stay(batch, head) } {
+        None => Ok(folio),
+        Some(fate) => {
+            batch.flush();
+            drop(folio);
+            leave_if_unnamed(spaces, head);
+            Err(fate.into())
+        }
+    }
+}
+
+/// Unmaps a folio of shared memory, or returns what becomes of it.
+fn unmap_or_stay<P: Platform>(batch: &mut UnmapBatch<'_, P>, head: Pfn) -> Option<Fate> {
+    match unmap_cached(batch, head) {
+        Unmapped::All => None,
+        Unmapped::Locked => Some(Fate::Keep),
+        Unmapped::Pinned | Unmapped::Busy | Unmapped::Dirty => Some(Fate::Activate),
+    }
 }
 
 /// Whether pages of a large folio are needed by no program. They are freed first, referenced or not, and
@@ -313,60 +343,80 @@ fn check_referenced<P: Platform>(
     Err(if again || used.mappings > 1 { Fate::Activate } else { Fate::Keep })
 }
 
-/// Adds a folio to the swap cache. A large one without enough contiguous slots, or of a memcg that may have a
-/// few more only, is split: the first part continues, and the others enter `parts`. A split waits for a lock
-/// of mappings.
+/// Adds a folio of private memory to the swap cache. A large one without enough contiguous slots, or of a
+/// memcg that may have a few more only, is split: the first part continues, and the others enter `parts`. A
+/// split waits for a lock of mappings.
 fn give_slots<P: Platform>(
     spaces: &Spaces<P>,
     head: Pfn,
     may_wait: bool,
     (freed, parts): (&mut u64, &mut HeldParts),
 ) -> Result<(), Refusal> {
-    let frame = spaces.frames().known(head);
-    let memcg = frame.as_folio().memcg();
+    match ask_for_slots(spaces, head, may_wait)? {
+        Ok(()) => return Ok(()),
+        Err(why) if !is_to_be_split(spaces, head, why) => return Err(Fate::Activate.into()),
+        // The limit has changed since it was looked at. A split waits for the mappings.
+        Err(_) if !may_wait => return Err(Refusal::NotYet),
+        Err(_) => {}
+    }
+    count_fallback(spaces, head);
+    // Pages of zeros are free at once.
+    *freed += spaces.thp().split_isolated(head, false, parts).map_err(|_| Fate::Activate)?;
+    if spaces.frames().known(head).as_folio().maps() == 0 {
+        // The first of them: it is freed with the caller's reference.
+        return Err(Fate::Keep.into());
+    }
+    ask_for_slots(spaces, head, may_wait)?.map_err(|_| Fate::Activate.into())
+}
+
+/// Adds a folio to the swap cache, or says why it has no slots.
+fn ask_for_slots<P: Platform>(
+    spaces: &Spaces<P>,
+    head: Pfn,
+    may_wait: bool,
+) -> Result<Result<(), NoSlots>, Refusal> {
+    let memcg = spaces.frames().known(head).as_folio().memcg();
     let order = spaces.frames().folio(head).order();
-    // Folios that only the cache needed may make room for it.
-    let left = &mut |head| spaces.memcgs().splits().left_swap_cache(head);
-    let may_have = || spaces.memcgs().charges().swap_left(MemcgId::from_bits(memcg));
-    if !may_wait && order > Order::ZERO && (1..order.pages()).contains(&may_have()) {
+    if may_wait {
+        // Folios that only the cache needed may make room for it.
+        let left = &mut |head| spaces.memcgs().splits().left_swap_cache(head);
+        return Ok(spaces.swap().allocator().add_folio_for(head, memcg, left).map(|_| ()));
+    }
+    if order > Order::ZERO && (1..order.pages()).contains(&slots_left(spaces, memcg)) {
         // It is to be split.
         return Err(Refusal::NotYet);
     }
-    let mut ask = || {
-        if may_wait {
-            return Ok(spaces.swap().allocator().add_folio_for(head, memcg, left));
+    match spaces.swap().allocator().add_folio_at_once(head, memcg) {
+        Err(NoSlots::Full | NoSlots::WrongOrder | NoSlots::NoMemory) => Err(Refusal::NotYet),
+        found => Ok(found.map(|_| ())),
+    }
+}
+
+/// Whether a folio that has no slots for this reason is large, and its pages may have some.
+fn is_to_be_split<P: Platform>(spaces: &Spaces<P>, head: Pfn, why: NoSlots) -> bool {
+    let memcg = spaces.frames().known(head).as_folio().memcg();
+    spaces.frames().folio(head).order() > Order::ZERO
+        && match why {
+            NoSlots::WrongOrder => true,
+            NoSlots::Limit => slots_left(spaces, memcg) > 0,
+            _ => false,
         }
-        match spaces.swap().allocator().add_folio_at_once(head, memcg) {
-            Err(NoSlots::Full | NoSlots::WrongOrder | NoSlots::NoMemory) => Err(Refusal::NotYet),
-            found => Ok(found),
-        }
-    };
-    match ask()? {
-        Ok(_) => Ok(()),
-        Err(why @ (NoSlots::WrongOrder | NoSlots::Limit))
-            if order > Order::ZERO && (why == NoSlots::WrongOrder || may_have() > 0) =>
-        {
-            if !may_wait {
-                // The limit has changed since it was looked at. A split waits for the mappings.
-                return Err(Refusal::NotYet);
-            }
-            let pin = spaces.platform().pin();
-            spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
-            if order == Order::PMD {
-                // Memcgs count folios as large as a PMD entry's only.
-                let memcg = MemcgId::from_bits(memcg);
-                spaces.memcgs().counters().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
-            }
-            drop(pin);
-            // Pages of zeros are free at once.
-            *freed += spaces.thp().split_isolated(head, false, parts).map_err(|_| Fate::Activate)?;
-            if frame.as_folio().maps() == 0 {
-                // The first of them: it is freed with the caller's reference.
-                return Err(Fate::Keep.into());
-            }
-            ask()?.map(|_| ()).map_err(|_| Fate::Activate.into())
-        }
-        Err(_) => Err(Fate::Activate.into()),
+}
+
+/// How many slots the memcg that a descriptor names may have yet.
+fn slots_left<P: Platform>(spaces: &Spaces<P>, memcg: u16) -> u64 {
+    spaces.memcgs().charges().swap_left(MemcgId::from_bits(memcg))
+}
+
+/// Counts that a large folio is split because it has no slots.
+fn count_fallback<P: Platform>(spaces: &Spaces<P>, head: Pfn) {
+    let order = spaces.frames().folio(head).order();
+    let pin = spaces.platform().pin();
+    spaces.frames().events().count_folio(&pin, order, FolioCounter::SwpoutFallback, 1);
+    if order == Order::PMD {
+        // Memcgs count folios as large as a PMD entry's only.
+        let memcg = MemcgId::from_bits(spaces.frames().known(head).as_folio().memcg());
+        spaces.memcgs().counters().add_stat(&pin, memcg, MemcgStat::ThpSwpoutFallback, 1);
     }
 }
 

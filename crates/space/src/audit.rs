@@ -181,7 +181,7 @@ fn audit_rmap<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) {
 
 /// Compares every frame's counts with the walk of all tables.
 fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Report<'_>) {
-    let (mut whole_maps, mut mapped_whole) = (0, [0; 2]);
+    let (mut whole_maps, mut mapped_whole) = (0, [0; 3]);
     let huge_zero = spaces.thp().huge_zero_page();
     spaces.frames().audit().for_each_frame(|pfn, frame| {
         let kind = frame.kind();
@@ -193,7 +193,8 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
                 let folio = spaces.frames().folio(pfn);
                 let whole = if folio.is_large() { frame.as_folio().whole_maps() } else { 0 };
                 whole_maps += u64::from(whole);
-                mapped_whole[usize::from(kind.is_of_file())] += u64::from(whole > 0);
+                let place = usize::from(kind.is_of_file()) + usize::from(kind == Kind::Shmem);
+                mapped_whole[place] += u64::from(whole > 0);
                 // The swap cache has one, and a device that reads without a waiter.
                 let has = |flag| u32::from(frame.word().flags().contains(flag));
                 let cached = u32::from(folio.is_in_file_cache());
@@ -222,11 +223,12 @@ fn audit_frames<P: Platform>(spaces: &Spaces<P>, large_leaves: u64, report: Repo
         }
     });
     let events = spaces.frames().events();
-    let counted = [events.pmd_mapped(), events.file_pmd_mapped()];
+    let counted = [events.pmd_mapped(), events.file_pmd_mapped(), events.shmem_pmd_mapped()];
     for (what, expected, found) in [
         ("folios mapped whole, as often as they are", large_leaves, whole_maps),
         ("anonymous folios mapped whole", mapped_whole[0], counted[0]),
         ("folios of files mapped whole", mapped_whole[1], counted[1]),
+        ("folios of shared memory mapped whole", mapped_whole[2], counted[2]),
     ] {
         if expected != found {
             report(SpaceViolation::Count { space: None, what, expected, found });
@@ -246,7 +248,10 @@ fn file_may_map<P: Platform>(vma: &VmaSnapshot, (addr, leaf): (VirtAddr, Leaf), 
     let is_noticed = !vma.notices_writes() || !leaf.flags.contains(LeafFlags::WRITE) || is_dirty;
     let nth = leaf.pfn.0 - folio.head().0;
     PageIndex::new(vma.page_offset_at(addr)).is_some_and(|index| {
-        file.has(frame, index) && index.get() - frame.as_folio().index() == nth && !file.ends_before(index)
+        // A large folio of shared memory is mapped past the end, too.
+        let first = if file.is_shmem() { frame.as_folio().index() } else { index.get() };
+        let is_past = PageIndex::new(first).is_none_or(|first| file.ends_before(first));
+        file.has(frame, index) && index.get() - frame.as_folio().index() == nth && !is_past
     }) && is_noticed
 }
 

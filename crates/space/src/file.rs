@@ -384,8 +384,8 @@ impl<'m, P: Platform> File<'m, P> {
     fn swap_in_or_lose(&self, page: SwappedPage) -> Result<(), PageError> {
         match self.with_reclaim(|| self.swap_in(page, &Membership::default())) {
             Err(PageError::File(_)) => {
-                self.spaces.page_cache().shmem().lose(self.handle.file(), page);
-                Ok(())
+                let shmem = self.spaces.page_cache().shmem();
+                self.with_reclaim(|| Ok(shmem.lose(self.handle.file(), page)?))
             }
             result => result,
         }

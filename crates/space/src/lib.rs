@@ -54,7 +54,7 @@ pub use quire_frame::SplitError;
 pub use quire_pagetable::{FlushCause, GatherTechnique, RemapTechnique, SpaceId, TablesTechnique};
 pub use quire_thp::{
     HugeConfig, HugeControls, HugeDefrag, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
-    KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled,
+    KhugepagedSetting, OutOfRange, SizeEnabled,
 };
 pub use quire_vma::{
     AnonVmaViolation, ExecGain, FileRmapViolation, HugeDisable, HugePages, Layout, Limits, Protection,

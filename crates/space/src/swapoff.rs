@@ -124,7 +124,9 @@ fn unuse_files<P: Platform>(
             from = page.index.get() + 1;
             match spaces.direct_reclaim().swap_in_shmem(&Membership::default(), &file, page) {
                 Ok(()) => {}
-                Err(SwapInError::Unreadable) => cache.lose(&file, page),
+                Err(SwapInError::Unreadable) => {
+                    cache.lose(&file, page).map_err(SwapOffError::OutOfMemory)?;
+                }
                 Err(SwapInError::Short(cause, need)) => {
                     // It is asked before each page whether to go on.
                     if !spaces.direct_reclaim().make_room_or_fail(cause, need) {

@@ -20,6 +20,6 @@ mod thp;
 pub use collapse::{Collapse, CollapseError, CollapseLimits, NewFolio, Presence, huge_borders};
 pub use policy::{
     HugeConfig, HugeControls, HugeDefrag, HugeEffort, HugeEnabled, HugePolicy, HugeUse, KhugepagedConfig,
-    KhugepagedSetting, OrderSet, OutOfRange, SizeEnabled, is_huge_disabled,
+    KhugepagedSetting, OutOfRange, SizeEnabled, is_huge_disabled,
 };
 pub use thp::{Thp, ThpState};

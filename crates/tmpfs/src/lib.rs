@@ -48,6 +48,8 @@ pub use backend::{Backend, FileData, Seek, Time};
 pub use error::Error;
 pub use instance::{New, Options};
 pub use node::{Allocate, DirectoryEntry, END, FIRST, Node, RenameOptions};
+#[doc(inline)]
+pub use quire_mm::file::ShmemEnabled;
 pub use shmem::{Shmem, ShmemFile};
 pub use space::{Account, Limits};
 pub use tmpfs::{FileSystemStat, Tmpfs, Usage};

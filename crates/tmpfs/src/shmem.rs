@@ -7,16 +7,26 @@ use core::fmt;
 use core::ops::Range;
 use quire_arch::Platform;
 use quire_mm::Memory;
-use quire_mm::file::{File, FileError, ShmemOwner};
+use quire_mm::file::{File, FileError, ShmemEnabled, ShmemOwner};
+
+/// The owner of a file's pages.
+struct FileOwner {
+    account: Account,
+    huge: ShmemEnabled,
+}
 
 /// Each page of a file counts in its file system.
-impl ShmemOwner for Account {
+impl ShmemOwner for FileOwner {
     fn take_pages(&self, pages: u64) -> Result<(), FileError> {
-        Self::take_pages(self, pages).map_err(|_| FileError::NoSpace)
+        self.account.take_pages(pages).map_err(|_| FileError::NoSpace)
     }
 
     fn give_back_pages(&self, pages: u64) {
-        Self::give_back_pages(self, pages);
+        self.account.give_back_pages(pages);
+    }
+
+    fn huge(&self) -> Option<ShmemEnabled> {
+        Some(self.huge)
     }
 }
 
@@ -24,12 +34,20 @@ impl ShmemOwner for Account {
 pub struct Shmem<'m, P: Platform, C> {
     memory: &'m Memory<P>,
     clock: C,
+    huge: ShmemEnabled,
 }
 
 impl<'m, P: Platform, C: Fn() -> Time + Send + Sync> Shmem<'m, P, C> {
     /// Files in `memory`. `clock` may be called with spin locks held.
     pub const fn new(memory: &'m Memory<P>, clock: C) -> Self {
-        Self { memory, clock }
+        Self { memory, clock, huge: ShmemEnabled::Never }
+    }
+
+    /// The same with large folios as the mount option `huge` says: not [`Deny`](ShmemEnabled::Deny) or
+    /// [`Force`](ShmemEnabled::Force), which are as [`Never`](ShmemEnabled::Never) here.
+    #[must_use]
+    pub fn with_huge(self, huge: ShmemEnabled) -> Self {
+        Self { huge, ..self }
     }
 }
 
@@ -63,7 +81,7 @@ impl<'m, P: Platform, C: Fn() -> Time + Send + Sync> Backend for Shmem<'m, P, C>
     }
 
     fn create(&self, account: Account) -> Result<ShmemFile<'m, P>, Error> {
-        Ok(ShmemFile(self.memory.create_shmem(account, 0)?))
+        Ok(ShmemFile(self.memory.create_shmem(FileOwner { account, huge: self.huge }, 0)?))
     }
 }
 

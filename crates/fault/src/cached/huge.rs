@@ -5,6 +5,7 @@ use crate::error::{FaultError, Refusal};
 use crate::step::HugeFault;
 use quire_arch::{Leaf, LeafFlags, Level, Order, PagingFormat, Platform};
 use quire_file::{IndexRange, LockedFolio, Lookup, PageIndex, UnusedPages};
+use quire_frame::VmEvent;
 use quire_pagetable::{HugeLeaves, Tables};
 use quire_thp::is_huge_disabled;
 
@@ -52,7 +53,7 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
             Lookup::Folio(folio) if self.dirties() && !file.may_be_written(folio.frame().word().flags()) => {
                 Err(self.needs(page))
             }
-            Lookup::Folio(folio) if self.may_be_huge() && file.reaches(folio.range()) => {
+            Lookup::Folio(folio) if self.may_be_huge() && file.may_map_whole(folio.range()) => {
                 self.install_huge(&folio)
             }
             Lookup::Folio(_) => Ok(HugeFault::ByTable),
@@ -110,6 +111,7 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
             !fault.space.is_killed() && leaves.install_cached(pin, (&locked, slot), leaf, deposit)
         };
         if installed {
+            tables.memory().frames().events().add(pin, VmEvent::ThpFileMapped, 1);
             return Ok(HugeFault::Mapped);
         }
         tables.memory().memcgs().folios().release_unused(pin, deposit, Order::ZERO);

@@ -8,7 +8,6 @@ use quire_arch::{Order, Platform};
 use quire_file::{Lent, LockedFolio, PageIndex, SwappedPage, SwappedPages};
 use quire_frame::{AllocRequest, Kind, OwnerWord, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat};
-use quire_thp::OrderSet;
 
 /// A locked folio that came back.
 pub(super) enum CameBack<'s, P: Platform> {
@@ -43,7 +42,7 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
             return Ok(None);
         };
         if let Some(came) = fault.swapped {
-            if let Some(folio) = came.give_to(file, page) {
+            if let Some(folio) = came.give_to(file, page)? {
                 return Ok(Some(CameBack::Lent(folio)));
             }
             let swap_in = SwapIn::new(tables.memory(), &fault.space.tables.membership);
@@ -53,10 +52,7 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
         }
         match self.zeros(page) {
             Some(folio) => Ok(Some(CameBack::Own(folio))),
-            None => {
-                let wanted = Swapped { entry: page.slot.entry(false), orders: OrderSet::EMPTY };
-                Err(Refusal::Swapped(wanted))
-            }
+            None => Err(Refusal::Swapped(Swapped::of_shmem(page))),
         }
     }
 
@@ -64,7 +60,7 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
     fn zeros(&self, page: SwappedPage) -> Option<LockedFolio<'s, P>> {
         let Self { tables, pin, fault, file } = *self;
         let memory = tables.memory();
-        if fault.swapped.is_some() || fault.space.is_killed() {
+        if page.order > Order::ZERO || fault.swapped.is_some() || fault.space.is_killed() {
             return None;
         }
         let seen = MemcgId::from_bits(memory.swap().cache().zeros(page.slot)?);
@@ -82,8 +78,10 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
             memory.memcgs().folios().release_unused(pin, head, Order::ZERO);
             return None;
         };
-        let (folio, shadow) =
-            SwappedPages::of(file).adopt_zeros(memory.swap(), page, (head, guard), memcgs.of_slot.get())?;
+        // It is in no larger piece, so no nodes are needed.
+        let adopted =
+            SwappedPages::of(file).adopt_zeros(memory.swap(), page, (head, guard), memcgs.of_slot.get());
+        let (folio, shadow) = adopted.ok().flatten()?;
         memory.swap().io().count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         swap_in.note_major(pin, head, shadow);
         Some(folio)

@@ -4,10 +4,9 @@ use super::Faults;
 use crate::readahead::swapped_around;
 use crate::swap_in::{Ahead, SwapIn};
 use crate::vma_hold::VmaHold;
-use quire_arch::{PAGE_SHIFT, Pfn, Platform, SwapEntry, VirtAddr};
+use quire_arch::{OrderSet, PAGE_SHIFT, Pfn, Platform, SwapEntry, VirtAddr};
 use quire_frame::{FrameFlags, VmEvent};
 use quire_swap::SlotId;
-use quire_thp::OrderSet;
 use quire_vma::{READAHEAD_MOST, Vma};
 
 impl<P: Platform> Faults<'_, P> {

@@ -3,11 +3,10 @@
 use super::Resolver;
 use crate::cow::charge_new;
 use crate::error::Refusal;
-use quire_arch::{Order, PagingFormat, Pfn, Platform};
+use quire_arch::{Order, OrderSet, PagingFormat, Pfn, Platform};
 use quire_frame::{AllocRequest, FolioCounter};
 use quire_pagetable::{Entries, Tables};
 use quire_sync::atomic::raw::Ordering;
-use quire_thp::OrderSet;
 
 /// A folio that was allocated before the lock was taken. It is freed if it turns out not to be needed.
 pub(super) struct Spare<'r, 's, 'p, P: Platform> {

@@ -2,11 +2,10 @@
 
 use super::SwapIn;
 use crate::error::Need;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Order, OrderSet, Pfn, Platform};
 use quire_frame::{AllocError, FolioCounter, FrameFlags, VmEvent};
 use quire_memcg::{LruList, MemcgId};
 use quire_swap::{Inserted, Seen, Shadow, SlotId};
-use quire_thp::OrderSet;
 
 /// Why pages are read ahead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! A page of shared memory that came with a large folio.
 
 use super::SwapIn;
-use crate::error::SwapInError;
+use crate::error::{Need, SwapInError};
 use crate::swapped_in::SwappedIn;
 use quire_arch::{Order, Platform};
 use quire_file::{CachedFile, LockedFolio, SwappedPage, SwappedPages};
@@ -37,7 +37,9 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         // mapped by no program: none has had its slot since.
         unsafe { frames.platform().copy_user(came.head.offset(nth), head, Order::ZERO) };
         let names_gone = || came.names_gone(page.slot, 1);
-        let adopted = SwappedPages::of(file).adopt_copy(memcgs, page, (head, guard), names_gone);
+        let adopted = SwappedPages::of(file)
+            .adopt_copy(memcgs, page, (head, guard), names_gone)
+            .map_err(|cause| SwapInError::Short(cause, Need::Frames(Order::ZERO)))?;
         if adopted.is_some() {
             self.note_wanted(&frames.platform().pin(), head, None);
         }

@@ -21,13 +21,12 @@ use crate::refault::refault;
 use crate::swapped_in::{CacheFate, SwappedIn};
 use core::cell::Cell;
 use core::fmt;
-use quire_arch::{Order, Pfn, Pin, Platform};
+use quire_arch::{Order, OrderSet, Pfn, Pin, Platform};
 use quire_frame::OwnerWord;
 use quire_frame::{AllocError, AllocRequest, FolioCounter, FrameFlags, Kind, VmEvent};
 use quire_memcg::{Membership, MemcgId, MemcgStat, OverLimit};
 use quire_pagetable::MemoryCore;
 use quire_swap::{DeviceError, Inserted, IoState, Seen, Shadow, SlotId};
-use quire_thp::OrderSet;
 
 /// Brings folios into the swap cache, for a program.
 pub struct SwapIn<'s, 'p, P: Platform> {

@@ -5,9 +5,9 @@ mod zeros;
 
 use crate::swapped_in::SwappedIn;
 use core::fmt;
-use quire_arch::{Access, Entry, Leaf, LeafFlags, Order, Platform, VirtAddr};
+use quire_arch::{Access, Entry, Leaf, LeafFlags, Order, OrderSet, Platform, VirtAddr};
 use quire_frame::{AllocRequest, Kind};
-use quire_thp::{HugeControls, HugeUse, OrderSet};
+use quire_thp::{HugeControls, HugeUse};
 use quire_vma::{SpaceCore, SwapInWindow, VmFlags, VmaSnapshot};
 
 /// One fault: where, for what, and in which mapping.

@@ -5,13 +5,13 @@ use crate::error::{FaultError, Refusal, Swapped};
 use crate::step::Step;
 use crate::swapped_in::SwappedIn;
 use quire_arch::{
-    Access, Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Platform, SwapEntry, VirtAddr,
+    Access, Entry, Leaf, LeafFlags, Level, Order, OrderSet, PAGE_SIZE, PagingFormat, Platform, SwapEntry,
+    VirtAddr,
 };
 use quire_frame::{AllocError, FrameFlags};
 use quire_pagetable::{LockedTable, Tables, pages_from};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
-use quire_thp::OrderSet;
 
 impl<P: Platform> VmFault<'_, P> {
     /// Maps the page that entry `index` names, or all of its folio if the entries around name the rest.

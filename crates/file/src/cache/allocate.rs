@@ -1,10 +1,10 @@
 //! Allocating pages of shared memory ahead.
 
 use super::PageCache;
-use super::new_folio::Fill;
-use super::obtain::{Came, Wanted};
+use super::new_folio::{Fill, Wanted};
+use super::obtain::Came;
 use super::seal::check_size;
-use crate::cached_file::{CachedFile, MAX_FILE_BYTES, UNUSED, UnusedPages};
+use crate::cached_file::{CachedFile, MAX_FILE_BYTES, NewFolioOrders, UNUSED, UnusedPages};
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
@@ -12,7 +12,7 @@ use crate::store::Filter;
 use crate::users::FileUsers;
 use core::fmt;
 use core::ops::Range;
-use quire_arch::{Order, Platform};
+use quire_arch::Platform;
 use quire_memcg::Membership;
 
 /// Pages of a file that are allocated ahead.
@@ -57,11 +57,12 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
     /// There is no memory, or no space.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, index: PageIndex, program: &Membership) -> Result<(), PageError> {
-        let Self { cache, file, .. } = *self;
+        let Self { cache, file, pages } = *self;
         if !file.is_hole(cache.frames(), index) {
             return Ok(());
         }
-        let wanted = Wanted { index, order: Order::ZERO, fill: Fill::ByCaller };
+        let orders = NewFolioOrders::of(file).written(index, pages.bytes().end);
+        let wanted = Wanted { index, orders, drains: false, fill: Fill::ByCaller };
         let made = cache.obtain(file, wanted, program, |folio, came| {
             if came == Came::Zeros {
                 // No thread has used it: the folio is locked.

@@ -5,11 +5,11 @@
 //! same page, and no thread faults with a folio locked.
 
 use super::PageCache;
-use super::new_folio::Fill;
-use super::obtain::{Came, Wanted};
+use super::new_folio::{Fill, Wanted};
+use super::obtain::{Came, LargeOrders};
 use super::seal::check_write;
 use super::unfilled::Unfilled;
-use crate::cached_file::{MAX_FILE_BYTES, Prepared, UnusedPages};
+use crate::cached_file::{CachedFile, MAX_FILE_BYTES, NewFolioOrders, Prepared, UnusedPages};
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
@@ -18,7 +18,7 @@ use crate::user_copy::{PageBytes, UserCopy};
 use crate::users::{Cleaned, FileUsers};
 use core::ops::Range;
 use core::ptr::NonNull;
-use quire_arch::{Order, PAGE_SHIFT, PAGE_SIZE, Platform};
+use quire_arch::{Order, OrderSet, PAGE_SHIFT, PAGE_SIZE, Platform};
 use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
 
@@ -180,7 +180,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 }
                 continue;
             }
-            let folio = match self.page_in(file, (index, Order::ZERO), IndexRange::ALL, program) {
+            let folio = match self.page_in(file, (index, LargeOrders::NONE), IndexRange::ALL, program) {
                 Ok(page) => page.folio,
                 // It was made smaller since.
                 Err(PageError::PastEnd) => return Ok(0),
@@ -220,6 +220,20 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         Transfer { bytes: done, stopped: None }
     }
 
+    /// The largest folio that a call may make which writes so many bytes from byte `at` on.
+    fn largest_written(self, file: &CachedFile<P>, at: u64, bytes: u64) -> Order {
+        let largest = file.largest_order();
+        if largest > Order::ZERO || !file.is_shmem() {
+            return largest;
+        }
+        // As Linux, which takes no more than one of the PMD's order has.
+        let block_end = (at | (Order::PMD.bytes() - 1)).saturating_add(1);
+        let index = PageIndex::new(at >> PAGE_SHIFT);
+        let orders = index
+            .map(|index| NewFolioOrders::of(file).written(index, at.saturating_add(bytes).min(block_end)));
+        orders.filter(|orders| !orders.is_empty()).map_or(largest, |_| Order::PMD)
+    }
+
     /// Writes bytes of one folio: at least one.
     #[cfg_attr(debug_assertions, track_caller)]
     fn write_part(
@@ -232,7 +246,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let mut folio_pages = IndexRange::default();
         loop {
             let room = MAX_FILE_BYTES.saturating_sub(at);
-            let part = Part::new(at, from.left().min(room), file.largest_order());
+            let part = Part::new(at, from.left().min(room), self.largest_written(file, at, from.left()));
             let index = part.index().filter(|_| part.bytes > 0).ok_or(PageError::TooLarge)?;
             // As Linux, all of a part: up to the end of the file nothing of it is written.
             let wanted_end = part.at + part.bytes;
@@ -242,18 +256,23 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 return Err(PageError::BadAddress);
             }
             let part = Part { bytes: ready, ..part };
-            let order = part.order();
+            let orders = match file.is_shmem() {
+                true => NewFolioOrders::of(file).written(index, wanted_end),
+                false => OrderSet::ALL.up_to(part.order()),
+            };
+            let is_large = orders.most() > Order::ZERO;
             // With all that the folio has besides, once there is one: it is dirty as a whole.
             let prepared = file.prepare_write(part.pages().with(folio_pages))?;
             // What a page has besides is read first, unless all of it is written, or the file ends before. Of
             // a larger folio, all but the start of its first page is written.
             let page = IndexRange::block(index, Order::ZERO).bytes();
             let in_page = part.bytes.min(page.end - at);
-            let fill = match part.is_all(in_page, &page, file.size()) || order > Order::ZERO {
+            let fill = match part.is_all(in_page, &page, file.size()) || is_large {
                 true => Fill::ByCaller,
                 false => Fill::Read,
             };
-            let copied = self.obtain(file, Wanted { index, order, fill }, program, |folio, came| {
+            let wanted = Wanted { index, orders, drains: false, fill };
+            let copied = self.obtain(file, wanted, program, |folio, came| {
                 check_write(file, wanted_end)?;
                 folio_pages = folio.range();
                 self.write_folio(file, (folio, came), (part, prepared), (&mut *from.user, users))
@@ -283,7 +302,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         self.wait_stable(file, &folio);
         let size = file.size();
         let past_end = file.zeros_from(size);
-        if came != Came::Empty && part.at > past_end && size > bytes.start {
+        if came != Came::Empty && !file.is_shmem() && part.at > past_end && size > bytes.start {
             // Between the end of the file and the bytes there may be what a program wrote by a mapping.
             if self.clean(file, &folio, users) == Cleaned::InTransit {
                 return Ok(Copied::NOT_TRIED);

@@ -52,10 +52,16 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
     ) -> Result<Reserve<'n, NodesOn<'n, P>>, AllocError> {
         // SAFETY: the stores of a machine's files are locked with its nodes.
         let mut reserve = unsafe { Reserve::new(nodes) };
-        if self.file.largest_order() > Order::ZERO {
+        if self.has_large() {
             reserve.fill(Needs::of_cuts(cuts))?;
         }
         Ok(reserve)
+    }
+
+    /// Whether the file may have large folios by now. It never has none again; so who finds it changed when
+    /// Invalidate is held looks for nodes again.
+    pub(super) fn has_large(&self) -> bool {
+        self.file.largest_order() > Order::ZERO
     }
 
     /// Cuts the folio that has page `at` and the one before it. Invalidate is held exclusively.
@@ -65,7 +71,7 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
         (nodes, mut reserve): (&NodesOn<'n, P>, CutNodes<'_, 'n, P>),
     ) -> Cut {
         let Self { cache, file, users } = *self;
-        if file.largest_order() == Order::ZERO {
+        if !self.has_large() {
             return Cut::Done;
         }
         let Some(index) = PageIndex::new(at) else { return Cut::Done };
@@ -73,11 +79,22 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
         loop {
             let folio = cache.lock_cached(file, index).ok().flatten();
             let Some(folio) = folio.filter(|folio| folio.start() < index) else {
+                let is_swapped = file.is_shmem() && reserve.is_some();
+                if let Some(reserve) = reserve.as_mut().filter(|_| is_swapped)
+                    && !cache.shmem().divide(file, index, (nodes, reserve))
+                {
+                    // It was swapped in meanwhile.
+                    continue;
+                }
                 self.count_cut(split, FolioCounter::Split);
                 return Cut::Done;
             };
             let order = folio.order();
-            cache.transfers(file).wait_written(folio.head());
+            if file.is_shmem() {
+                cache.shmem().leave_swap_cache(&folio);
+            } else {
+                cache.transfers(file).wait_written(folio.head());
+            }
             cache.unmap_locked(file, &folio, users);
             if reserve.as_mut().is_some_and(|reserve| self.halve(&folio, (nodes, reserve))) {
                 split.get_or_insert(order);
@@ -104,7 +121,7 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
         let order = folio.order();
         let Some(half) = order.smaller() else { return false };
         let is_halved = file.with_store_on(nodes, frames, |store| {
-            frames.folios().halve_cached(folio.head(), ALONE, || {
+            self.cache.memcgs.folios().split_cached(folio.head(), (half, ALONE), || {
                 let split = store.split(folio.start(), half, reserve);
                 debug_assert!(split.is_ok(), "nodes for a cut were not reserved: {split:?}");
                 split.is_ok()

@@ -4,6 +4,7 @@
 //! Where it begins or ends within a page, or in a folio that cannot be cut, zeros are written there.
 
 use super::cut::{Cut, Cutter};
+use super::obtain::LargeOrders;
 use super::seal::check_write;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, Prepared};
@@ -64,9 +65,13 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             // Also before a page is brought in for a hole that is refused.
             check_write(file, 0)?;
             let (edges, pages) = find()?;
+            let had_large = self.0.has_large();
             let mut reserve = self.0.reserve(&nodes, 2)?;
             let spaces = kept.ask_for_space(file)?;
             let _alone = file.invalidate.write(cache.platform());
+            if self.0.has_large() != had_large {
+                continue;
+            }
             check_write(file, 0)?;
             // A call that makes the file larger comes before, or after this.
             // Shared memory may have pages behind its end that were allocated there.
@@ -165,7 +170,7 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             let mut pages = IndexRange::block(index, Order::ZERO);
             let prepared = loop {
                 let prepared = file.prepare_write(pages)?;
-                let folio = cache.page_in(file, (index, Order::ZERO), pages, program)?.folio.range();
+                let folio = cache.page_in(file, (index, LargeOrders::NONE), pages, program)?.folio.range();
                 if pages.covers(folio) {
                     break prepared;
                 }

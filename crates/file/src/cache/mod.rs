@@ -22,7 +22,7 @@ mod writeback;
 pub use allocate::Allocation;
 pub use calls::Transfer;
 pub use handle::{FileHandle, HeldFile, KnownFile};
-pub use obtain::PagedIn;
+pub use obtain::{LargeOrders, PagedIn};
 pub use seal::Sealing;
 pub use swapped::ShmemPages;
 pub use writeback::Wait;

@@ -7,9 +7,10 @@ use crate::index::PageIndex;
 use crate::slabs::NodesOn;
 use crate::source::Reserve;
 use crate::store::InsertError;
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocRequest, FailSite, FrameFlags, Migratetype, OwnerWord};
+use quire_arch::{Order, OrderSet, Pfn, Platform};
+use quire_frame::{AllocRequest, FailSite, FolioCounter, FrameFlags, Migratetype, OwnerWord};
 use quire_memcg::{Membership, Memcgs};
+use quire_sync::atomic::raw::Ordering;
 
 /// The site of the cache's folios in fail plans.
 const SITE: FailSite = FailSite::new("file");
@@ -23,6 +24,17 @@ pub(super) enum Fill {
     ByCaller,
 }
 
+/// A page that is to be in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) index: PageIndex,
+    /// The orders, besides order 0, of a folio that is made for it.
+    pub(super) orders: OrderSet,
+    /// Whether the lists of CPUs are drained for a large one.
+    pub(super) drains: bool,
+    pub(super) fill: Fill,
+}
+
 /// A folio that is in no cache yet, charged, of pages that the file has taken. It is freed when this is
 /// dropped.
 pub(super) struct NewFolio<'c, 'm, P: Platform> {
@@ -33,29 +45,22 @@ pub(super) struct NewFolio<'c, 'm, P: Platform> {
 }
 
 impl<'c, 'm, P: Platform> NewFolio<'c, 'm, P> {
-    /// A folio for a file, charged: of `order`, or as large a one as there is memory for without an effort.
+    /// A folio for a file, charged: of the largest of `orders` that there is memory for without an effort, or
+    /// of order 0.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn allocate_folio(
         at: (&'m Memcgs<P>, &'c CachedFile<P>),
-        order: Order,
+        wanted: &Wanted,
         program: &Membership,
     ) -> Result<Self, PageError> {
-        let large = if order > Order::ZERO { Self::allocate_large(at, order, program) } else { None };
-        large.map_or_else(|| Self::allocate_page(at, program), Ok)
-    }
-
-    /// One of `order` or a smaller one, but no page.
-    fn allocate_large(
-        at: (&'m Memcgs<P>, &'c CachedFile<P>),
-        order: Order,
-        program: &Membership,
-    ) -> Option<Self> {
-        let smaller = core::iter::successors(Some(order), |order| order.smaller());
-        let mut large = smaller.take_while(|order| *order > Order::ZERO);
-        large.find_map(|order| {
-            let request = AllocRequest::new(order, SITE).without_drain();
-            Self::allocate_charged(at, request, order, program).ok()
-        })
+        let mut large = wanted.orders.iter().take_while(|order| *order > Order::ZERO);
+        let found = large.find_map(|order| {
+            let request = AllocRequest::new(order, SITE);
+            let request = if wanted.drains { request } else { request.without_drain() };
+            let made = Self::allocate_charged(at, request, order, program);
+            made.inspect_err(|error| count_fallback(at, order, error)).ok()
+        });
+        found.map_or_else(|| Self::allocate_page(at, program), Ok)
     }
 
     /// A page that the caller needs.
@@ -107,6 +112,11 @@ impl<'c, 'm, P: Platform> NewFolio<'c, 'm, P> {
         let (frames, file) = (self.memcgs.frames(), self.file);
         let frame = frames.known(self.head);
         let stored = Stored { start, order: self.order, entry: Entry::Folio(self.head) };
+        if self.order > Order::ZERO
+            && let Some(shmem) = file.shmem()
+        {
+            shmem.has_large.store(true, Ordering::Relaxed);
+        }
         // A thread that finds it may map it at any time, so its maps are counted as those of a page that is
         // named.
         let mut marks = FrameFlags::SHARED_BY_NAME;
@@ -148,5 +158,21 @@ impl<P: Platform> Drop for NewFolio<'_, '_, P> {
         let pin = self.memcgs.frames().platform().pin();
         self.memcgs.folios().release_unused(&pin, self.head, self.order);
         self.file.give_back_pages(self.order.pages());
+    }
+}
+
+/// Counts that there is no folio of `order` for shared memory.
+fn count_fallback<P: Platform>(
+    (memcgs, file): (&Memcgs<P>, &CachedFile<P>),
+    order: Order,
+    error: &PageError,
+) {
+    if !file.is_shmem() {
+        return;
+    }
+    let (events, pin) = (memcgs.frames().events(), memcgs.frames().platform().pin());
+    events.count_folio(&pin, order, FolioCounter::ShmemFallback, 1);
+    if matches!(error, PageError::OverLimit(_)) {
+        events.count_folio(&pin, order, FolioCounter::ShmemFallbackCharge, 1);
     }
 }

@@ -2,9 +2,9 @@
 
 use super::PageCache;
 use super::ahead::ReadAround;
-use super::new_folio::{Fill, NewFolio};
+use super::new_folio::{Fill, NewFolio, Wanted};
 use super::unfilled::Unfilled;
-use crate::cached_file::{CachedFile, UnusedPages};
+use crate::cached_file::{CachedFile, NewFolioOrders, UnusedPages};
 use crate::error::PageError;
 use crate::file_core::Mapping;
 use crate::index::{IndexRange, PageIndex};
@@ -13,8 +13,8 @@ use crate::slabs::NodesOn;
 use crate::source::{Needs, Reserve};
 use crate::store::InsertError;
 use core::fmt;
-use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocError, FolioGuard};
+use quire_arch::{Order, OrderSet, Pfn, Platform};
+use quire_frame::{AllocError, FolioCounter, FolioGuard};
 use quire_memcg::Membership;
 
 /// What was brought in.
@@ -45,20 +45,25 @@ pub(super) enum Came {
     Empty,
 }
 
-/// A page that is to be in the cache.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    pub(super) index: PageIndex,
-    /// The largest order of a folio that is made for it.
-    pub(super) order: Order,
-    pub(super) fill: Fill,
+/// The large folios that a page may come in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LargeOrders {
+    /// Their orders, besides order 0. The largest that there is memory for is made.
+    pub orders: OrderSet,
+    /// Whether the lists of CPUs are drained for one.
+    pub drains: bool,
+}
+
+impl LargeOrders {
+    /// None.
+    pub const NONE: Self = Self { orders: OrderSet::EMPTY, drains: false };
 }
 
 /// A step on the way to a page, made with Invalidate held.
 enum Step<'m, P: Platform> {
     There(LockedFolio<'m, P>, Came),
-    /// A folio is needed first, of this order at most.
-    NeedsFolio(Order),
+    /// A folio is needed first, of one of these orders or of order 0.
+    NeedsFolio(OrderSet),
     /// Nodes are needed first.
     NeedsNodes(Needs),
     /// Another thread was faster.
@@ -66,8 +71,8 @@ enum Step<'m, P: Platform> {
 }
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// The folio that has page `index`, read if it is not cached: in a folio of `order` at most, of those
-    /// that the file may have, and does not end in. With a single page come those `around` it, as far as the
+    /// The folio that has page `index`, read if it is not cached: in a folio of one of the `orders`, or of
+    /// order 0. A large one is one that the file does not end in. With a single page come those `around` it, as far as the
     /// [limits](crate::IoLimits::readahead) and memory allow. Nothing is held; may sleep. `program` pays.
     ///
     /// # Errors
@@ -78,7 +83,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     pub fn page_in(
         self,
         file: &CachedFile<P>,
-        (index, order): (PageIndex, Order),
+        (index, orders): (PageIndex, LargeOrders),
         around: IndexRange,
         program: &Membership,
     ) -> Result<PagedIn<'m, P>, PageError> {
@@ -91,13 +96,16 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Ok(PagedIn { folio, was_read: false });
         }
         self.shmem().check(file, index)?;
-        let order = order.min(file.largest_order());
-        if order == Order::ZERO
+        let LargeOrders { orders, drains } = orders;
+        // Shared memory has what its policy says.
+        let orders = if file.is_shmem() { orders } else { orders.up_to(file.largest_order()) };
+        if orders.most() == Order::ZERO
             && let Some(folio) = (ReadAround { cache: self, file }).read_around((index, around), program)?
         {
             return Ok(PagedIn { folio, was_read: true });
         }
-        self.obtain(file, Wanted { index, order, fill: Fill::Read }, program, |folio, came| {
+        let wanted = Wanted { index, orders, drains, fill: Fill::Read };
+        self.obtain(file, wanted, program, |folio, came| {
             UnusedPages::of(file).note_use(self.frames(), index);
             Ok(PagedIn { folio, was_read: came == Came::Read })
         })
@@ -113,7 +121,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     pub fn page_in_to_write(
         self,
         file: &CachedFile<P>,
-        wanted: (PageIndex, Order),
+        wanted: (PageIndex, LargeOrders),
         around: IndexRange,
         program: &Membership,
     ) -> Result<PagedIn<'m, P>, PageError> {
@@ -149,7 +157,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let mut new = None;
         loop {
             enum Missing {
-                Folio(Order),
+                Folio(OrderSet),
                 Nodes(Needs),
             }
             // Memory comes from here, where nothing is held.
@@ -157,16 +165,17 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 let _shared = file.invalidate.read(self.platform());
                 match self.step(file, wanted, (&mut new, &nodes, &mut reserve))? {
                     Step::There(folio, came) => return work(folio, came),
-                    Step::NeedsFolio(order) => Missing::Folio(order),
+                    Step::NeedsFolio(orders) => Missing::Folio(orders),
                     Step::NeedsNodes(needs) => Missing::Nodes(needs),
                     Step::Again => continue,
                 }
             };
             match missing {
-                Missing::Folio(order) => {
+                Missing::Folio(orders) => {
                     // Before: one is freed with nothing held, too.
                     drop(new.take());
-                    new = Some(NewFolio::allocate_folio((self.memcgs, file), order, program)?);
+                    let wanted = Wanted { orders, ..wanted };
+                    new = Some(NewFolio::allocate_folio((self.memcgs, file), &wanted, program)?);
                 }
                 Missing::Nodes(needs) => reserve.fill(needs)?,
             }
@@ -194,11 +203,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             Ok(None) | Err(_) => {}
         }
         self.shmem().check(file, index)?;
-        let largest = file.free_order(self.frames(), (index, wanted.order), fill == Fill::Read);
-        let Some(new) = slot.take() else { return Ok(Step::NeedsFolio(largest)) };
-        if new.order > largest {
+        let orders = NewFolioOrders::of(file).free(self.frames(), (index, wanted.orders), fill == Fill::Read);
+        let Some(new) = slot.take() else { return Ok(Step::NeedsFolio(orders)) };
+        if new.order > orders.most() {
             *slot = Some(new);
-            return Ok(Step::NeedsFolio(largest));
+            return Ok(Step::NeedsFolio(orders));
         }
         let (head, start) = (new.head, index.block_start(new.order));
         let Some(guard) = self.frames().folios().try_lock_folio(head) else {
@@ -235,6 +244,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let folio = LockedFolio::new(self.memcgs, head, guard);
         if file.is_shmem() {
             // It came as zeros.
+            let (events, pin) = (self.frames().events(), self.platform().pin());
+            events.count_folio(&pin, folio.order(), FolioCounter::ShmemAlloc, 1);
             self.shmem().list(head);
             return Ok(Step::There(folio, Came::Zeros));
         }

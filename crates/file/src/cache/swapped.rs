@@ -11,16 +11,19 @@
 
 use super::PageCache;
 use crate::backing::FileError;
-use crate::cached_file::{CachedFile, UnusedPages};
+use crate::cached_file::{CachedFile, SwappedPages, UnusedPages};
 use crate::entry::{Entry, Payload};
 use crate::error::{PageError, SwappedPage};
 use crate::file_core::Mapping;
 use crate::index::{IndexRange, PageIndex};
-use crate::store::Filter;
+use crate::locked_folio::LockedFolio;
+use crate::slabs::NodesOn;
+use crate::source::Reserve;
+use crate::store::{Filter, InsertError};
 use arrayvec::ArrayVec;
 use core::fmt;
-use quire_arch::{Pfn, Platform};
-use quire_frame::{FrameFlags, OwnerWord};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocError, FolioCounter, FrameFlags, HeldParts, OwnerWord};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
@@ -29,6 +32,9 @@ const AT_ONCE: usize = 16;
 
 /// References to a folio that is paged out: those of the file's cache, the swap cache and the caller.
 const ALONE: u32 = 3;
+
+/// References to one that is in no swap cache.
+const UNCACHED: u32 = 2;
 
 /// The cache as far as it has shared memory.
 pub struct ShmemPages<'m, P: Platform, V: Mapping>(pub(super) PageCache<'m, P, V>);
@@ -43,13 +49,13 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         if !file.is_shmem() || file.swapped.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
-        match file.with_store(self.0.frames(), |store| store.get(index)).map(|stored| stored.entry) {
+        let stored = file.with_store(self.0.frames(), |store| store.get(index));
+        match stored.map(|stored| stored.entry) {
             Some(Entry::Slot(Payload::LOST)) => Err(FileError::Io.into()),
-            Some(entry) => match entry.swap_slot() {
-                Some(slot) => Err(PageError::Swapped(SwappedPage { index, slot })),
+            _ => match stored.and_then(|stored| SwappedPage::of(&stored, index)) {
+                Some(page) => Err(PageError::Swapped(page)),
                 None => Ok(()),
             },
-            None => Ok(()),
         }
     }
 
@@ -116,6 +122,18 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         is_swapped
     }
 
+    /// Takes a locked folio out of the swap cache, if it is there for a slot that nothing names and is not
+    /// being written.
+    pub(super) fn leave_swap_cache(self, folio: &LockedFolio<'_, P>) {
+        let flags = folio.frame().word().flags();
+        if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) == FrameFlags::SWAP_CACHE
+            && self.0.swap.cache().remove_unnamed(folio.head())
+        {
+            // The swap cache's; the caller's is still there.
+            self.0.memcgs.folios().release_folio(folio.head());
+        }
+    }
+
     /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out.
     /// Invalidate is held exclusively.
     pub(super) fn free(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
@@ -128,6 +146,10 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
                 while !freed.is_full() {
                     let Some(stored) = store.next(rest, Filter::All) else { return IndexRange::default() };
                     rest = IndexRange::new(stored.range().end(), pages.end());
+                    debug_assert!(
+                        stored.order == Order::ZERO || pages.covers(stored.range()),
+                        "{stored:?} was not divided"
+                    );
                     match stored.entry {
                         Entry::Slot(_) => {
                             store.remove(stored.start);
@@ -171,11 +193,11 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         while file.swapped.load(Ordering::Relaxed) > 0 && !rest.is_empty() {
             let found = file.with_store(self.0.frames(), |store| store.batch::<AT_ONCE>(rest, Filter::All));
             let last = found.last()?;
+            let first = PageIndex::new(rest.start())?;
             rest = IndexRange::new(last.range().end(), end);
-            let mut slots = found.iter().filter_map(|stored| {
-                stored.entry.swap_slot().map(|slot| SwappedPage { index: stored.start, slot })
-            });
-            if let Some(page) = slots.find(|page| is_wanted(page.slot)) {
+            let mut pages =
+                found.iter().filter_map(|stored| SwappedPage::of(stored, stored.start.max(first)));
+            if let Some(page) = pages.find(|page| is_wanted(page.slot)) {
                 return Some(page);
             }
         }
@@ -183,20 +205,95 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
     }
 
     /// Gives up a page that cannot be read from a device that is to be removed: an access is an error from
-    /// now on.
-    pub fn lose(self, file: &CachedFile<P>, page: SwappedPage) {
-        let SwappedPage { index, slot } = page;
-        let is_cached = file.with_store(self.0.frames(), |store| {
-            let has_slot = store
-                .get(index)
-                .is_some_and(|stored| stored.entry == Entry::Slot(Payload::low_bits(slot.raw())));
-            has_slot
-                && store.replace(index, Entry::Slot(Payload::LOST)).is_ok()
+    /// now on. Those that it was paged out with stay where they are.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory to note it apart from these; nothing has changed then.
+    pub fn lose(self, file: &CachedFile<P>, page: SwappedPage) -> Result<(), AllocError> {
+        let SwappedPage { index, slot, .. } = page;
+        let one = SwappedPage { order: Order::ZERO, ..page };
+        let is_cached = SwappedPages::of(file).with_slots(self.0.frames(), one, |store| {
+            store.replace(index, Entry::Slot(Payload::LOST)).is_ok()
                 && self.0.swap.counts().drop_counts(slot, 1).cached_only
-        });
-        if is_cached {
+        })?;
+        if is_cached == Some(true) {
             self.0.swap.cache().drop_unnamed(slot, 1, |_| {});
         }
+        Ok(())
+    }
+
+    /// Splits the large folio at `head` into pages. The caller has its lock and a reference, which are to the
+    /// first page then, and has taken it off its list; nothing maps it. References to the others enter
+    /// `parts`. Returns false, and changes nothing, where others have references, memory is short, or another
+    /// thread removes pages of the file.
+    pub fn split_isolated(self, head: Pfn, parts: &mut HeldParts) -> bool {
+        let frames = self.0.frames();
+        // SAFETY: the caller has the folio lock.
+        let Some(file) = (unsafe { CachedFile::of_folio(frames, head) }) else { return false };
+        // So that no part is removed before it is held here.
+        let Some(_shared) = file.invalidate.try_read(self.0.platform()) else { return false };
+        let order = frames.known(head).word().order();
+        let Some(index) = PageIndex::new(frames.known(head).as_folio().index()) else { return false };
+        let nodes = file.memory().nodes(frames);
+        // SAFETY: the stores of a machine's files are locked with its nodes.
+        let mut reserve = unsafe { Reserve::new(&nodes) };
+        loop {
+            let mut missing = None;
+            let is_split = file.with_store_on(&nodes, frames, |store| {
+                self.0.memcgs.folios().split_cached(head, (Order::ZERO, UNCACHED), || {
+                    match store.split(index, Order::ZERO, &mut reserve) {
+                        Ok(_) => true,
+                        Err(InsertError::NeedsNodes(needs)) => {
+                            missing = Some(needs);
+                            false
+                        }
+                        Err(_) => false,
+                    }
+                })
+            });
+            match missing {
+                Some(needs) if reserve.fill(needs).is_ok() => {}
+                _ if is_split => break,
+                _ => return false,
+            }
+        }
+        file.count_gone(self.0.memcgs, head, order);
+        for part in (0..order.pages()).map(|nth| head.offset(nth)) {
+            file.count_came(self.0.memcgs, part, Order::ZERO);
+            if part != head && frames.known(part).get(1) && !parts.add(part) {
+                self.0.memcgs.folios().release_folio(part);
+            }
+        }
+        let pin = self.0.platform().pin();
+        frames.events().count_folio(&pin, order, FolioCounter::Split, 1);
+        true
+    }
+
+    /// Halves what is swapped out as one piece and has page `at` and the one before it, and the half that has
+    /// both again, until none has: as a folio is cut. Returns false if a folio has both by now. The nodes are
+    /// those of a cut. Invalidate is held exclusively.
+    pub(super) fn divide<'n>(
+        self,
+        file: &CachedFile<P>,
+        at: PageIndex,
+        (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'n, NodesOn<'n, P>>),
+    ) -> bool {
+        file.with_store_on(nodes, self.0.frames(), |store| {
+            while let Some(stored) = store.get(at).filter(|stored| stored.start < at) {
+                match stored.entry {
+                    Entry::Folio(_) => return false,
+                    Entry::Shadow(_) => return true,
+                    Entry::Slot(_) => {}
+                }
+                let Some(half) = stored.order.smaller() else { return true };
+                if store.split(stored.start, half, reserve).is_err() {
+                    debug_assert!(false, "nodes for a cut were not reserved");
+                    return true;
+                }
+            }
+            true
+        })
     }
 }
 

@@ -45,38 +45,52 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         let nodes = file.memory().nodes(self.frames());
         let cutter = Cutter { cache: self, file, users };
-        let mut reserve = cutter.reserve(&nodes, 1);
-        let _alone = file.invalidate.write(self.platform());
-        check_size(file, size)?;
-        let tail = (size & (PAGE_SIZE - 1) != 0).then(|| PageIndex::new(size >> PAGE_SHIFT)).flatten();
-        if file.is_shmem() && size == file.size() {
-            // What was allocated behind the end stays, as in Linux.
+        loop {
+            let had_large = cutter.has_large();
+            let mut reserve = cutter.reserve(&nodes, 1);
+            let _alone = file.invalidate.write(self.platform());
+            if cutter.has_large() != had_large {
+                continue;
+            }
+            check_size(file, size)?;
+            let tail = (size & (PAGE_SIZE - 1) != 0).then(|| PageIndex::new(size >> PAGE_SHIFT)).flatten();
+            if file.is_shmem() && size == file.size() {
+                // What was allocated behind the end stays, as in Linux.
+                return Ok(());
+            }
+            if size > file.size() {
+                self.extend(file, size, users);
+                return Ok(());
+            }
+            tail.map_or(Ok(()), |tail| self.shmem().check_part(file, tail))?;
+            if let (true, Err(short)) = (file.is_shmem(), &reserve) {
+                // What is swapped out in one piece has to be divided.
+                return Err(PageError::NoMemory(*short));
+            }
+            let _cut = file.cut();
+            // Release: pairs with the load of a thread that has locked a folio.
+            file.size.store(size, Ordering::Release);
+            let gone = IndexRange::new(size.div_ceil(PAGE_SIZE), IndexRange::ALL.end());
+            users.unmap(file, gone, true);
+            // Where memory is short, or the folio is held, all of it stays, as in Linux.
+            let _ = cutter.cut_at(gone.start(), (&nodes, reserve.as_mut().ok()));
+            self.zero_behind(file, size);
+            self.remove_range(file, gone, users);
+            // Copies that programs have made for themselves in the meantime, of what was not unmapped yet.
+            users.unmap(file, gone, true);
             return Ok(());
         }
-        if size > file.size() {
-            self.extend(file, size, users);
-            return Ok(());
-        }
-        tail.map_or(Ok(()), |tail| self.shmem().check_part(file, tail))?;
-        let _cut = file.cut();
-        // Release: pairs with the load of a thread that has locked a folio.
-        file.size.store(size, Ordering::Release);
-        let gone = IndexRange::new(size.div_ceil(PAGE_SIZE), IndexRange::ALL.end());
-        users.unmap(file, gone, true);
-        // Where memory is short, or the folio is held, all of it stays, as in Linux.
-        let _ = cutter.cut_at(gone.start(), (&nodes, reserve.as_mut().ok()));
-        self.zero_behind(file, size);
-        self.remove_range(file, gone, users);
-        // Copies that programs have made for themselves in the meantime, of what was not unmapped yet.
-        users.unmap(file, gone, true);
-        Ok(())
     }
 
     /// Makes a file larger. Bytes of its last folio that are past the end come to be in it, as zeros: what a
     /// program wrote there by a mapping is gone, unless the [limits](crate::IoLimits::tail_stays) say
-    /// otherwise of the last page. Invalidate is held.
+    /// otherwise of the last page; as in Linux all of it stays of shared memory. Invalidate is held.
     pub(super) fn extend(self, file: &FileCore<P, V>, size: u64, users: &dyn FileUsers<P, V>) {
         let grow = || file.size.fetch_max(size, Ordering::Release);
+        if file.is_shmem() {
+            grow();
+            return;
+        }
         let mut attempt = 0;
         loop {
             let old = file.size();

@@ -3,14 +3,15 @@
 use super::CachedFile;
 use super::unused::UnusedPages;
 use crate::entry::Entry;
+use crate::error::SwappedPage;
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::store::Filter;
 use core::fmt;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Pfn, Platform};
 use quire_frame::{FrameChain, FrameFlags, Frames};
 use quire_memcg::Memcgs;
-use quire_swap::{SlotId, Swap};
+use quire_swap::Swap;
 
 /// What was found without waiting.
 #[must_use = "a folio that was found is locked"]
@@ -141,52 +142,17 @@ impl<P: Platform> CachedFile<P> {
         let memcgs = swap.memcgs();
         let Some(head) = self.get(memcgs, index) else {
             let stored = self.with_store(memcgs.frames(), |store| store.get(index));
-            return stored.is_some_and(|stored| match stored.entry {
-                Entry::Slot(slot) => swap.counts().is_in_memory(SlotId::from_raw(slot.get())),
-                _ => false,
-            });
+            let page = stored.and_then(|stored| SwappedPage::of(&stored, index));
+            return page.is_some_and(|page| swap.counts().is_in_memory(page.slot));
         };
         let is_read = !memcgs.frames().known(head).word().flags().contains(FrameFlags::READING);
         memcgs.folios().release_folio(head);
         is_read && !UnusedPages::of(self).has(memcgs.frames(), index)
     }
 
-    /// The largest order, up to `order`, of a folio that may be made for page `index`: nothing is cached of
-    /// what it would have besides, and if it `is_read` the file does not end in it. A snapshot.
-    pub(crate) fn free_order(
-        &self,
-        frames: &Frames<P>,
-        (index, order): (PageIndex, Order),
-        is_read: bool,
-    ) -> Order {
-        let mut order = order;
-        while let Some(smaller) = order.smaller() {
-            let block = IndexRange::block(index.block_start(order), order);
-            if (!is_read || self.reaches(block)) && self.has_no_folio(frames, block) {
-                break;
-            }
-            order = smaller;
-        }
-        order
-    }
-
     /// Whether nothing is kept of page `index`, in the cache or on a swap device, at a moment.
     pub(crate) fn is_hole(&self, frames: &Frames<P>, index: PageIndex) -> bool {
         self.with_store(frames, |store| store.get(index)).is_none_or(|stored| stored.entry.is_shadow())
-    }
-
-    /// Whether no page of the range is cached, at a moment.
-    fn has_no_folio(&self, frames: &Frames<P>, pages: IndexRange) -> bool {
-        self.with_store(frames, |store| {
-            let mut rest = pages;
-            while let Some(stored) = store.next(rest, Filter::All) {
-                if !stored.entry.is_shadow() {
-                    return false;
-                }
-                rest = IndexRange::new(stored.range().end(), pages.end());
-            }
-            true
-        })
     }
 
     /// A reference to the folio of page `index`.

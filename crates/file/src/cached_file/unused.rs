@@ -32,11 +32,12 @@ impl<'f, P: Platform> UnusedPages<'f, P> {
         Self(file)
     }
 
-    /// Marks the entry at `index`, of one page, as not used yet.
+    /// Marks the entry at `index` as not used yet.
     pub(crate) fn mark(&self, frames: &Frames<P>, index: PageIndex) {
         self.0.with_store(frames, |store| {
+            let pages = store.get(index).map_or(0, |stored| stored.order.pages());
             if !store.has_tag(index, UNUSED) && store.set_tag(index, UNUSED) {
-                self.0.unused.fetch_add(1, Ordering::Relaxed);
+                self.0.unused.fetch_add(pages, Ordering::Relaxed);
             }
         });
     }

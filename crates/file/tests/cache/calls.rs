@@ -2,7 +2,7 @@
 
 use crate::backings::{Disk, Plain};
 use crate::machine::Random;
-use crate::support::{ALONE, Fixture, From, PAGE, at, page, pattern};
+use crate::support::{ALONE, Fixture, From, PAGE, at, page, pattern, up_to};
 use quire_file::{FileError, Lookup, NoUsers, PageBytes, PageError, Transfer, UserCopy};
 use quire_swap::Direction;
 use std::sync::Mutex;
@@ -53,7 +53,7 @@ fn what_a_read_of_a_large_folio_does_not_bring_is_zeros() {
         let disk = Disk::with_folios_of(3);
         *disk.bytes() = stored.clone();
         let file = fixture.create(disk.file(), 8 * PAGE);
-        let wanted = (quire_file::PageIndex::ZERO, quire_arch::Order::new(3).unwrap());
+        let wanted = up_to(quire_file::PageIndex::ZERO, quire_arch::Order::new(3).unwrap());
         let folio = fixture.cache().page_in(file.file(), wanted, ALONE, &fixture.program).unwrap().folio;
         assert_eq!(folio.range().pages(), 8);
         drop(folio);

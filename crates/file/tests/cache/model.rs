@@ -2,7 +2,7 @@
 
 use crate::backings::Disk;
 use crate::machine::Random;
-use crate::support::{Fixture, From, Handle, PAGE, pattern};
+use crate::support::{Fixture, From, Handle, PAGE, pattern, up_to};
 use proptest::prelude::*;
 use quire_arch::{Order, Pfn};
 use quire_file::{FileError, IndexRange, IoLimits, Lookup, NoUsers, PageError, PageIndex, Transfer, Wait};
@@ -148,7 +148,7 @@ impl Both<'_> {
                 let _ = cache.invalidate(file.file(), IndexRange::ALL);
             }
             Op::PageIn(index) => {
-                let wanted = (PageIndex::new(index).unwrap(), Order::PMD);
+                let wanted = up_to(PageIndex::new(index).unwrap(), Order::PMD);
                 let failing = self.failing;
                 let ended = index * PAGE >= self.bytes.len() as u64;
                 match cache.page_in(file.file(), wanted, IndexRange::ALL, &fixture.program) {

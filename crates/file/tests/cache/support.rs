@@ -1,10 +1,10 @@
 //! A machine with files, and programs' memory that calls copy from and to.
 
 use crate::machine::{Machine, Random, frames_of};
-use quire_arch::{Order, PAGE_SIZE, Platform};
+use quire_arch::{Order, OrderSet, PAGE_SIZE, Platform};
 use quire_file::{
-    Cleaned, FileAudit, FileBacking, FileCore, FileHandle, FileUsers, Files, IndexRange, NoUsers, OfFile,
-    PageBytes, PageCache, PageIndex, Transfer, UserCopy, Wait,
+    Cleaned, FileAudit, FileBacking, FileCore, FileHandle, FileUsers, Files, IndexRange, LargeOrders,
+    NoUsers, OfFile, PageBytes, PageCache, PageIndex, Transfer, UserCopy, Wait,
 };
 use quire_frame::{Frames, PcpTechnique};
 use quire_memcg::{Belonging, Limit, Membership, MemcgId, Memcgs};
@@ -154,8 +154,13 @@ pub(crate) fn at(index: u64) -> PageIndex {
 }
 
 /// The same, to be brought in as one page.
-pub(crate) fn page(index: u64) -> (PageIndex, Order) {
-    (at(index), Order::ZERO)
+pub(crate) fn page(index: u64) -> (PageIndex, LargeOrders) {
+    (at(index), LargeOrders::NONE)
+}
+
+/// The same in a folio of `order` at most.
+pub(crate) fn up_to(index: PageIndex, order: Order) -> (PageIndex, LargeOrders) {
+    (index, LargeOrders { orders: OrderSet::ALL.up_to(order), drains: false })
 }
 
 /// Bytes that are not zeros, and not the same for another seed.

@@ -20,11 +20,12 @@ const FAULTS: [&str; 6] = [
 /// Where there is a fallback: pages that find no frame are not read ahead, pages of zeros are read like
 /// others, a large folio of a file is a smaller one, or mapped by pages, and one that is to be cut stays
 /// whole.
-const OTHERWISE: [&str; 9] = [
+const OTHERWISE: [&str; 10] = [
     "crates/file/src/transfers.rs",
     "crates/file/src/cache/ahead.rs",
     "crates/file/src/cache/cut.rs",
     "crates/file/src/cache/new_folio.rs",
+    "crates/file/src/cache/swapped.rs",
     "crates/fault/src/cached/huge.rs",
     "crates/fault/src/cached/swapped.rs",
     "crates/space/src/spaces/held_opening.rs",

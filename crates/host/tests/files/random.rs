@@ -2,6 +2,8 @@
 
 use crate::common::*;
 use crate::disk::{Disk, Medium, lock};
+use quire_frame::FolioCounter;
+use quire_mm::proc::HugeFile;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -62,6 +64,8 @@ struct Scene<'m> {
     pages: u64,
     /// Whether it may have folios of the PMD's order.
     is_huge: bool,
+    /// Whether large folios are mapped past the end, too.
+    maps_past_end: bool,
 }
 
 impl Scene<'_> {
@@ -92,8 +96,11 @@ impl Scene<'_> {
             None if self.model.has(index) => Ok(self.model.page(index)[word as usize]),
             None => Err(AccessError::Fault(FaultError::PastEnd)),
         };
+        let is_past = wanted.is_err();
         let found = cpu.program(space).read_u64(page(area.addr, nth).checked_add(word * 8).unwrap());
-        if !(self.fails && found.as_ref().is_err_and(is_failure)) {
+        // A large folio of shared memory is mapped past the end; nothing is written there.
+        let is_mapped = self.maps_past_end && is_past && found == Ok(0);
+        if !(is_mapped || self.fails && found.as_ref().is_err_and(is_failure)) {
             assert_eq!(found, wanted, "page {index} word {word}, shared: {}", area.shared);
         }
     }
@@ -105,7 +112,7 @@ impl Scene<'_> {
         let area = &mut areas[area];
         let index = area.first + nth;
         let is_past = (index * WORDS + word) * 8 >= self.model.size;
-        if is_past && self.model.has(index) {
+        if is_past && (self.maps_past_end || self.model.has(index)) {
             return;
         }
         let done = cpu.program(space).write_u64(page(area.addr, nth).checked_add(word * 8).unwrap(), value);
@@ -293,37 +300,80 @@ impl<'m> Swap<'m> {
 #[test]
 fn each_word_of_shared_memory_is_the_one_that_was_written_last() {
     for seed in 0..setting("QUIRE_SEEDS", 4) {
-        let machine = machine(64, 1);
-        let file = machine.memory().create_shmem((), 0).unwrap();
-        let (cpu, space) = cpu_and_space(&machine);
-        let (pages, is_huge) = (PAGES[0], false);
-        let model = Model { words: vec![0; (pages * WORDS) as usize], size: 0 };
-        let (programs, random) = (vec![(space, Vec::new())], Random(1000 + seed));
-        let mut scene =
-            Scene { file, model, programs, random, next: 0, fails: false, mapped: 0, pages, is_huge };
-        let mut swap = Swap::on(&machine);
-        for nth in 0..setting("QUIRE_OPS", 30_000) {
-            match scene.random.below(100) {
-                0..=29 => scene.read(&cpu),
-                30..=59 => scene.write(&cpu),
-                60..=69 => scene.call(),
-                // What cannot be read where a file is cut is lost.
-                70..=73 if !scene.fails => scene.cut(None),
-                74..=82 if !scene.fails => scene.change_mappings(),
-                _ => swap.change(&mut scene),
-            }
-            if nth % 500 == 0 {
-                assert_audit(&machine);
-            }
-        }
-        {
-            let mut medium = lock(&swap.medium);
-            assert!(medium.reads > 0 && !medium.stored().is_empty(), "seed {seed}: nothing was paged out");
-            medium.unreadable = false;
-        }
-        drop(scene);
-        assert_eq!(free_slots(&machine), 4096, "seed {seed}");
+        shared_memory_is_what_was_written((1000 + seed, setting("QUIRE_OPS", 30_000)), PAGES[0], &[]);
     }
+}
+
+/// The same in large folios: of all orders, of the PMD's, within the size only, and as they were advised.
+#[test]
+fn each_word_of_shared_memory_in_large_folios_is_the_one_that_was_written_last() {
+    let sizes = ["16kB", "32kB", "64kB", "256kB"].map(|size| format!("hugepages-{size}/shmem_enabled"));
+    for seed in 0..setting("QUIRE_SEEDS", 4) {
+        let common = ("shmem_enabled", ["always", "force", "within_size", "advise"][seed as usize % 4]);
+        let of_size = |word| sizes.iter().map(move |file| (file.as_str(), word));
+        let settings: Vec<_> = match seed % 4 {
+            1 => vec![common],
+            2 => of_size("within_size").chain([common]).collect(),
+            _ => of_size("always").chain([common]).collect(),
+        };
+        let operations = setting("QUIRE_OPS", 30_000) / 5;
+        shared_memory_is_what_was_written((2000 + seed, operations), PAGES[1], &settings);
+    }
+}
+
+fn shared_memory_is_what_was_written((seed, operations): (u64, u64), pages: u64, huge: &[(&str, &str)]) {
+    let machine = machine(64, 1);
+    for (file, word) in huge {
+        HugeFile::find(file).unwrap().write(machine.memory(), word).unwrap();
+    }
+    let file = machine.memory().create_shmem((), 0).unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    let is_huge = !huge.is_empty();
+    let model = Model { words: vec![0; (pages * WORDS) as usize], size: 0 };
+    let (programs, random) = (vec![(space, Vec::new())], Random(seed));
+    let mut scene = Scene {
+        file,
+        model,
+        programs,
+        random,
+        next: 0,
+        fails: false,
+        mapped: 0,
+        pages,
+        is_huge,
+        maps_past_end: is_huge,
+    };
+    let mut swap = Swap::on(&machine);
+    for nth in 0..operations {
+        match scene.random.below(100) {
+            0..=29 => scene.read(&cpu),
+            30..=59 => scene.write(&cpu),
+            60..=69 => scene.call(),
+            // What cannot be read where a file is cut is lost.
+            70..=73 if !scene.fails => scene.cut(None),
+            74..=82 if !scene.fails => scene.change_mappings(),
+            _ => swap.change(&mut scene),
+        }
+        if nth % 500 == 0 {
+            assert_audit(&machine);
+        }
+    }
+    {
+        let mut medium = lock(&swap.medium);
+        assert!(medium.reads > 0 && !medium.stored().is_empty(), "seed {seed}: nothing was paged out");
+        medium.unreadable = false;
+    }
+    if is_huge {
+        let counted = |counter| {
+            Order::ALL.iter().map(|&order| machine.memory().frames().events().folios(order, counter)).sum()
+        };
+        let [made, out, back, cut]: [u64; 4] =
+            [FolioCounter::ShmemAlloc, FolioCounter::Swpout, FolioCounter::Swpin, FolioCounter::Split]
+                .map(counted);
+        assert!(made > 0 && out > 0 && back > 0 && cut > 0, "seed {seed}: {made} {out} {back} {cut}");
+    }
+    drop(scene);
+    assert_eq!(free_slots(&machine), 4096, "seed {seed}");
 }
 
 /// Random operations: each word of the file and of each private copy is the one that was written last.
@@ -339,8 +389,18 @@ fn each_word_is_the_one_that_was_written_last() {
         let (cpu, space) = cpu_and_space(&machine);
         let model = Model { words: vec![0; (pages * WORDS) as usize], size: 0 };
         let (programs, random) = (vec![(space, Vec::new())], Random(seed));
-        let mut scene =
-            Scene { file, model, programs, random, next: 0, fails: false, mapped: 0, pages, is_huge };
+        let mut scene = Scene {
+            file,
+            model,
+            programs,
+            random,
+            next: 0,
+            fails: false,
+            mapped: 0,
+            pages,
+            is_huge,
+            maps_past_end: false,
+        };
         for nth in 0..operations {
             match scene.random.below(100) {
                 0..=34 => scene.read(&cpu),

@@ -9,6 +9,7 @@ mod common;
 mod disk;
 
 mod allocated;
+mod large;
 mod mapped;
 mod seals;
 mod segments;

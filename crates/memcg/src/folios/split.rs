@@ -34,7 +34,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
             // order.
             let mut beside = head;
             let done = split.finish_with(to, held, unless_mapped, unmapped, |part| {
-                self.put_beside(beside, part, label.with(label.list(), to), held_lock);
+                put_beside(self, (beside, part), label.with(label.list(), to), held_lock);
                 beside = part;
                 PartIs::Listed
             });
@@ -68,17 +68,35 @@ impl<P: Platform> MemcgFolios<'_, P> {
         done
     }
 
-    /// Lists a part that no other CPU can see yet, in front of `beside`.
-    fn put_beside(self, beside: Pfn, part: Pfn, label: Label, held: &mut Held<'_, P>) {
-        let map = self.tree.frames.map();
-        label.put(map.known(part));
-        match held {
-            Held::Incoming(incoming) => incoming.folios.insert_before(map, beside, part),
-            Held::Main(lists, folios) => {
-                folios[label.list() as usize].insert_before(map, beside, part);
-                lists.count(label.list(), label.order().pages() as i64);
+    /// Splits a folio of a file's cache as [`split_cached`](quire_frame::FrameFolios::split_cached) does. If
+    /// it is listed its parts are, too, in front of it and as old.
+    pub fn split_cached(self, head: Pfn, (to, refs): (Order, u32), divide: impl FnOnce() -> bool) -> bool {
+        let folios = self.tree.frames.folios();
+        let order = self.tree.frames.known(head).word().order();
+        let mut divide = Some(divide);
+        let listed = self.with_listed(head, |_, label, held| {
+            let mut beside = head;
+            let list_part = |part| {
+                put_beside(self, (beside, part), label.with(label.list(), to), held);
+                beside = part;
+            };
+            let is_split = folios.split_cached(head, (to, refs), divide.take()?, list_part);
+            if is_split {
+                self.relabel(head, label, to, held);
             }
+            Some(is_split)
+        });
+        let (None, Some(divide)) = (listed.flatten(), divide) else {
+            return listed.flatten().unwrap_or(false);
+        };
+        let is_split = folios.split_cached(head, (to, refs), divide, |_| {});
+        // Another CPU may have listed it since the check, and then listed no parts.
+        let pin = self.tree.frames.platform().pin();
+        if is_split && self.folio_was_split(&pin, head).is_some() {
+            let parts = (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1);
+            parts.for_each(|part| _ = self.list_if_mapped(Pfn(part)));
         }
+        is_split
     }
 
     /// Counts a folio with `label` as one of order `now`.
@@ -97,5 +115,23 @@ impl<P: Platform> MemcgFolios<'_, P> {
             self.relabel(head, label, frame.word().order(), held);
             label.list()
         })
+    }
+}
+
+/// Lists `part` that no other CPU can see yet, in front of `beside`.
+fn put_beside<P: Platform>(
+    memcg_folios: MemcgFolios<'_, P>,
+    (beside, part): (Pfn, Pfn),
+    label: Label,
+    held: &mut Held<'_, P>,
+) {
+    let map = memcg_folios.tree.frames.map();
+    label.put(map.known(part));
+    match held {
+        Held::Incoming(incoming) => incoming.folios.insert_before(map, beside, part),
+        Held::Main(lists, folios) => {
+            folios[label.list() as usize].insert_before(map, beside, part);
+            lists.count(label.list(), label.order().pages() as i64);
+        }
     }
 }

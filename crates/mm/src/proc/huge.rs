@@ -2,14 +2,13 @@
 
 use crate::memory::Memory;
 use core::fmt::{self, Write};
-use quire_arch::{Order, Platform};
+use quire_arch::{Order, OrderSet, Platform};
+use quire_file::{ShmemEnabled, ShmemSizeEnabled};
 use quire_frame::FolioCounter;
 use quire_space::khugepaged_totals;
-use quire_space::{Errno, HugeControls, HugeDefrag, HugeEnabled, KhugepagedSetting, OrderSet, SizeEnabled};
+use quire_space::{Errno, HugeDefrag, HugeEnabled, KhugepagedSetting, SizeEnabled};
 
 /// A file of `/sys/kernel/mm/transparent_hugepage`. Its `Display` is the path below that folder.
-///
-/// Missing are the files of shared memory (`shmem_enabled`) and of swap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HugeFile {
     /// `enabled`.
@@ -22,8 +21,12 @@ pub enum HugeFile {
     ShrinkUnderused,
     /// `hpage_pmd_size`: bytes that a PMD entry maps. Cannot be written.
     PmdSize,
+    /// `shmem_enabled`.
+    ShmemEnabled,
     /// `enabled` of the folder of one size.
     Size(Order),
+    /// `shmem_enabled` of the folder of one size.
+    ShmemSize(Order),
     /// A file in the folder `stats` of one size. Cannot be written.
     Counter(Order, FolioCounter),
     /// A file of the folder `khugepaged`.
@@ -42,7 +45,9 @@ impl fmt::Display for HugeFile {
             Self::UseZeroPage => f.write_str("use_zero_page"),
             Self::ShrinkUnderused => f.write_str("shrink_underused"),
             Self::PmdSize => f.write_str("hpage_pmd_size"),
+            Self::ShmemEnabled => f.write_str("shmem_enabled"),
             Self::Size(order) => write!(f, "hugepages-{}kB/enabled", order.bytes() >> 10),
+            Self::ShmemSize(order) => write!(f, "hugepages-{}kB/shmem_enabled", order.bytes() >> 10),
             Self::Counter(order, counter) => {
                 write!(f, "hugepages-{}kB/stats/{}", order.bytes() >> 10, counter.name())
             }
@@ -57,15 +62,28 @@ impl HugeFile {
     /// Every file.
     #[doc(hidden)]
     pub fn all() -> impl Iterator<Item = Self> {
-        let sizes = OrderSet::ANONYMOUS.iter().flat_map(|order| {
-            let counters = FolioCounter::ALL.iter().map(move |&counter| Self::Counter(order, counter));
-            core::iter::once(Self::Size(order)).chain(counters)
+        // Anonymous folios have more than two pages, and so there is less to say of those that have two.
+        let sizes = OrderSet::SHMEM.iter().flat_map(|order| {
+            let is_anonymous = OrderSet::ANONYMOUS.contains(order);
+            let counters = FolioCounter::ALL
+                .iter()
+                .filter(move |counter| is_anonymous || !counter.is_of_anonymous())
+                .map(move |&counter| Self::Counter(order, counter));
+            let enabled = is_anonymous.then_some(Self::Size(order));
+            enabled.into_iter().chain([Self::ShmemSize(order)]).chain(counters)
         });
-        [Self::Enabled, Self::Defrag, Self::UseZeroPage, Self::ShrinkUnderused, Self::PmdSize]
-            .into_iter()
-            .chain(KhugepagedSetting::ALL.iter().map(|&setting| Self::Khugepaged(setting)))
-            .chain([Self::FullScans, Self::PagesCollapsed])
-            .chain(sizes)
+        [
+            Self::Enabled,
+            Self::Defrag,
+            Self::UseZeroPage,
+            Self::ShrinkUnderused,
+            Self::PmdSize,
+            Self::ShmemEnabled,
+        ]
+        .into_iter()
+        .chain(KhugepagedSetting::ALL.iter().map(|&setting| Self::Khugepaged(setting)))
+        .chain([Self::FullScans, Self::PagesCollapsed])
+        .chain(sizes)
     }
 
     /// The file at `path`, e.g. `hugepages-64kB/enabled`.
@@ -91,7 +109,12 @@ impl HugeFile {
     pub fn read<P: Platform>(self, memory: &Memory<P>, out: &mut impl Write) -> fmt::Result {
         let huge = memory.parts().huge();
         let policy = huge.policy();
+        let shmem = memory.parts().page_cache().files().shmem_huge();
         match self {
+            Self::ShmemEnabled => words(ShmemEnabled::ALL, shmem.enabled(), ShmemEnabled::name, out),
+            Self::ShmemSize(order) => {
+                words(ShmemSizeEnabled::ALL, shmem.size(order), ShmemSizeEnabled::name, out)
+            }
             Self::Enabled => words(HugeEnabled::ALL, policy.enabled(), HugeEnabled::name, out),
             Self::Defrag => words(HugeDefrag::ALL, policy.defrag(), HugeDefrag::name, out),
             Self::Size(order) => words(SizeEnabled::ALL, policy.size(order), SizeEnabled::name, out),
@@ -120,11 +143,20 @@ impl HugeFile {
             return Ok(());
         }
         let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
-        self.set(memory.parts().huge(), text.strip_suffix(b"\n").unwrap_or(text))
+        self.set(memory, text.strip_suffix(b"\n").unwrap_or(text))
     }
 
-    fn set(self, huge: &HugeControls, line: &[u8]) -> Result<(), Errno> {
+    fn set<P: Platform>(self, memory: &Memory<P>, line: &[u8]) -> Result<(), Errno> {
+        let (huge, files) = (memory.parts().huge(), memory.parts().page_cache().files());
         match self {
+            Self::ShmemEnabled => {
+                let enabled = word(ShmemEnabled::ALL, ShmemEnabled::name, line)?;
+                files.change_shmem_huge(|huge| huge.with_enabled(enabled)).map_err(|_| Errno::EINVAL)?;
+            }
+            Self::ShmemSize(order) => {
+                let enabled = word(ShmemSizeEnabled::ALL, ShmemSizeEnabled::name, line)?;
+                files.change_shmem_huge(|huge| huge.with_size(order, enabled)).map_err(|_| Errno::EINVAL)?;
+            }
             Self::Enabled => {
                 let enabled = word(HugeEnabled::ALL, HugeEnabled::name, line)?;
                 huge.change(|policy| policy.with_enabled(enabled));

@@ -24,8 +24,8 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
     });
     let files = memory.file_totals();
     let events = memory.parts().frames().events();
-    let pmd_mapped =
-        [events.pmd_mapped(), events.file_pmd_mapped()].map(|folios| folios * Order::PMD.pages());
+    let pmd_mapped = [events.pmd_mapped(), events.file_pmd_mapped(), events.shmem_pmd_mapped()]
+        .map(|folios| folios * Order::PMD.pages());
     let lists = lists_by_age(memory, None);
     let list = |list: LruList| lists[list as usize];
     let (inactive_anon, active_anon) = (list(LruList::InactiveAnon), list(LruList::ActiveAnon));
@@ -66,7 +66,7 @@ pub fn meminfo<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Re
         ("Committed_AS:", memory.parts().commit().promised() + files.promised),
         ("AnonHugePages:", pmd_mapped[0]),
         ("ShmemHugePages:", files.shmem_huge),
-        ("ShmemPmdMapped:", 0),
+        ("ShmemPmdMapped:", pmd_mapped[2]),
         ("FileHugePages:", files.huge),
         ("FilePmdMapped:", pmd_mapped[1]),
     ] {

@@ -6,7 +6,7 @@ use quire_arch::{PAGE_SIZE, Platform};
 use quire_space::{MappingFigures, SMAPS_MNEMONICS, Space, VmFlags};
 
 /// Writes `/proc/PID/smaps`. The share of a page of a large folio is the average over the folio's pages. What
-/// does not exist here (pages merged by contents, huge pages of files and pools) is zero.
+/// does not exist here (pages merged by contents, huge pages of pools) is zero.
 ///
 /// # Errors
 ///
@@ -39,7 +39,7 @@ fn mapping(figures: &MappingFigures, out: &mut impl Write) -> fmt::Result {
         ("KSM:", 0),
         ("LazyFree:", figures.lazy_free),
         ("AnonHugePages:", figures.anonymous_huge),
-        ("ShmemPmdMapped:", 0),
+        ("ShmemPmdMapped:", figures.shmem_huge),
         ("FilePmdMapped:", figures.file_huge),
         ("Shared_Hugetlb:", 0),
         ("Private_Hugetlb:", 0),

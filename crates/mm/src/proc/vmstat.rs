@@ -40,6 +40,8 @@ pub fn vmstat<P: Platform>(memory: &Memory<P>, out: &mut impl Write) -> fmt::Res
     let cached = files.cached + swap_cached;
     writeln!(out, "nr_anon_pages {anonymous}\nnr_mapped {mapped}\nnr_file_pages {cached}")?;
     writeln!(out, "nr_dirty {}\nnr_writeback {}\nnr_shmem {}", files.dirty, files.writeback, files.shmem)?;
+    writeln!(out, "nr_shmem_hugepages {}", files.shmem_huge / Order::PMD.pages())?;
+    writeln!(out, "nr_shmem_pmdmapped {}", frames.events().shmem_pmd_mapped())?;
     writeln!(out, "nr_file_hugepages {}", files.huge / Order::PMD.pages())?;
     writeln!(out, "nr_file_pmdmapped {}", frames.events().file_pmd_mapped())?;
     writeln!(out, "nr_anon_transparent_hugepages {}", frames.events().pmd_mapped())?;

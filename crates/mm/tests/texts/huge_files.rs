@@ -100,6 +100,10 @@ fn files_read_as_linux_boots_with_madvise() {
         ("shrink_underused", "1\n"),
         ("hpage_pmd_size", "2097152\n"),
         ("hugepages-16kB/enabled", "always inherit madvise [never]\n"),
+        ("shmem_enabled", "always within_size advise [never] deny force\n"),
+        ("hugepages-8kB/shmem_enabled", "always inherit within_size advise [never]\n"),
+        ("hugepages-2048kB/shmem_enabled", "always [inherit] within_size advise never\n"),
+        ("hugepages-8kB/stats/shmem_alloc", "0\n"),
         ("hugepages-1024kB/enabled", "always inherit madvise [never]\n"),
         ("hugepages-2048kB/enabled", "always [inherit] madvise never\n"),
         ("hugepages-64kB/stats/anon_fault_alloc", "0\n"),
@@ -120,7 +124,8 @@ fn files_read_as_linux_boots_with_madvise() {
         assert_eq!(HugeFile::find(path), Err(Errno::ENOENT), "{path:?}");
     }
     let paths: BTreeSet<String> = HugeFile::all().map(|file| file.to_string()).collect();
-    assert_eq!(paths.len(), 5 + 7 + 2 + 8 * (1 + FolioCounter::ALL.len()));
+    let of_two_pages = FolioCounter::ALL.iter().filter(|counter| !counter.is_of_anonymous()).count();
+    assert_eq!(paths.len(), 6 + 7 + 2 + 8 * (2 + FolioCounter::ALL.len()) + 1 + of_two_pages);
     for file in HugeFile::all() {
         assert_eq!(HugeFile::find(&file.to_string()), Ok(file));
     }
@@ -150,6 +155,16 @@ fn writes_are_taken_and_refused_as_by_linux() {
         (word, "always\n", Ok("[always] inherit madvise never\n")),
         (word, "within_size", Err(Errno::EINVAL)),
         (word, "never", Ok("always inherit madvise [never]\n")),
+        ("shmem_enabled", "within_size\n", Ok("always [within_size] advise never deny force\n")),
+        ("shmem_enabled", "inherit", Err(Errno::EINVAL)),
+        ("shmem_enabled", "force", Ok("always within_size advise never deny [force]\n")),
+        ("hugepages-8kB/shmem_enabled", "inherit", Err(Errno::EINVAL)),
+        ("hugepages-8kB/shmem_enabled", "advise", Ok("always inherit within_size [advise] never\n")),
+        ("shmem_enabled", "deny", Ok("always within_size advise never [deny] force\n")),
+        ("hugepages-8kB/shmem_enabled", "inherit\n", Ok("always [inherit] within_size advise never\n")),
+        ("shmem_enabled", "force", Err(Errno::EINVAL)),
+        ("hugepages-8kB/shmem_enabled", "deny", Err(Errno::EINVAL)),
+        ("hugepages-8kB/shmem_enabled", "never", Ok("always inherit within_size advise [never]\n")),
         ("use_zero_page", "0", Ok("0\n")),
         ("use_zero_page", "+1\n", Ok("1\n")),
         ("use_zero_page", "00", Ok("0\n")),

@@ -177,6 +177,11 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
                 index += pages;
                 continue;
             }
+            if folio.folio().kind().is_of_file() && (pages as u64) < all {
+                // It is not cut.
+                index += pages;
+                continue;
+            }
             if (pages as u64) < all {
                 if split_at != Some(index) && folio.folio().frame().get(1) {
                     return Some(Stop::Split(index, folio.folio().head()));
@@ -199,6 +204,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
     fn lacks_swap_space(&self, folio: &HeadGuard<'_, P>) -> bool {
         self.way == Ageing::PageOut
             && folio.folio().is_large()
+            && !folio.folio().kind().is_of_file()
             && !self.tables.memory().memcgs().folios().lists_anonymous()
             && !folio.folio().frame().word().flags().contains(FrameFlags::LAZY_FREE)
     }

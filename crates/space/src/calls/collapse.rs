@@ -2,11 +2,11 @@
 
 use crate::mmap_writer::MmapWriter;
 use crate::spaces::Spaces;
-use quire_arch::{Level, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_arch::{Level, OrderSet, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_fault::Need;
 use quire_frame::{AllocError, VmEvent};
 use quire_pagetable::{FlushCause, Found, HugeSlot, Tables, Unmapper};
-use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, NewFolio, OrderSet, Presence};
+use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, NewFolio, Presence};
 use quire_vma::{SpaceCore, Vma, VmaSnapshot};
 
 /// Attempts to charge a folio, as Linux makes with direct reclaim between them.

@@ -3,12 +3,12 @@
 use crate::caller::Caller;
 use crate::calls::collapse::may_collapse;
 use quire_arch::paging::PteMarker;
-use quire_arch::{Access, Entry, Level, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
+use quire_arch::{Access, Entry, Level, OrderSet, PagingFormat, Platform, SwapEntry, VirtAddr, VirtRange};
 use quire_fault::{FaultError, Refusal, Swapped, VmFault};
 use quire_frame::AllocError;
 use quire_pagetable::{Found, Walker};
 use quire_swap::SlotId;
-use quire_thp::{HugeUse, OrderSet};
+use quire_thp::HugeUse;
 use quire_vma::Vma;
 
 /// What happens to an entry whose page cannot be read.

@@ -4,11 +4,11 @@ use crate::caller::Caller;
 use crate::error::Error;
 use crate::spaces::HeldOpening;
 use core::ops::ControlFlow;
-use quire_arch::{Order, Platform, VirtRange};
+use quire_arch::{Order, OrderSet, Platform, VirtRange};
 use quire_fault::{Ahead, SwapIn};
 use quire_pagetable::Walker;
 use quire_swap::SlotId;
-use quire_thp::{HugeUse, OrderSet};
+use quire_thp::HugeUse;
 use quire_vma::{Backing, VmFlags, Vma};
 
 /// Starts reading the swapped-out pages of `range`. Nothing is waited for, and nothing is mapped: a fault

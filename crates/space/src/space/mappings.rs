@@ -11,9 +11,11 @@ use crate::calls::mincore::mincore_of_mapping;
 use crate::error::Error;
 use crate::mapping::Mapping;
 use arrayvec::ArrayVec;
-use quire_arch::{Platform, VirtAddr, part_of};
-use quire_thp::{HugeUse, OrderSet};
-use quire_vma::Vma;
+use core::ptr::NonNull;
+use quire_arch::{OrderSet, PAGE_SHIFT, Platform, VirtAddr, part_of};
+use quire_file::{NewFolioOrders, OpenFile, PageIndex};
+use quire_thp::{HugeUse, is_huge_disabled};
+use quire_vma::{VmFlags, Vma, VmaSnapshot};
 
 /// Mappings that are looked at under one hold of the mmap lock, before a caller is told of them.
 const MAPPINGS: usize = 16;
@@ -69,13 +71,21 @@ impl<P: Platform> SpaceMappings<'_, P> {
     }
 
     /// The orders that `purpose` may use for a block around `addr` at this moment; for [`HugeUse::Smaps`],
-    /// anywhere in the mapping at `addr`. None where no private anonymous memory is mapped. Present entries
-    /// are not considered.
+    /// anywhere in the mapping at `addr`. None where neither private anonymous nor shared memory is mapped.
+    /// Present entries are not considered.
     #[doc(hidden)]
     pub fn huge_orders(self, purpose: HugeUse, addr: VirtAddr) -> OrderSet {
+        let mappings = self.space.core().read_mappings(self.space.spaces.platform());
+        let snapshot = mappings.find(addr).map(Vma::snapshot);
+        snapshot.map_or(OrderSet::EMPTY, |snapshot| self.orders_in(purpose, addr, &snapshot))
+    }
+
+    /// The same for a mapping. The mmap lock is held.
+    fn orders_in(self, purpose: HugeUse, addr: VirtAddr, snapshot: &VmaSnapshot) -> OrderSet {
+        if let Some(orders) = self.shmem_orders(purpose, addr, snapshot) {
+            return orders;
+        }
         let core = self.space.core();
-        let mappings = core.read_mappings(self.space.spaces.platform());
-        let Some(snapshot) = mappings.find(addr).map(Vma::snapshot) else { return OrderSet::EMPTY };
         let has_pages = snapshot.anon.is_some() || matches!(purpose, HugeUse::Fault | HugeUse::Smaps);
         if !snapshot.backing.is_anonymous() || !has_pages {
             return OrderSet::EMPTY;
@@ -86,5 +96,28 @@ impl<P: Platform> SpaceMappings<'_, P> {
             HugeUse::Smaps => orders.fitting(snapshot.range),
             HugeUse::Fault | HugeUse::Khugepaged | HugeUse::Collapse => orders.around(addr, snapshot.range),
         }
+    }
+
+    /// The same of shared memory; `None` of other mappings.
+    fn shmem_orders(self, purpose: HugeUse, addr: VirtAddr, vma: &VmaSnapshot) -> Option<OrderSet> {
+        // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
+        let opening = unsafe { vma.backing.opening() }?;
+        // SAFETY: the VMAs of a machine name openings of its files, which live as long as the openings do.
+        let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
+        if !file.is_shmem() {
+            return None;
+        }
+        if is_huge_disabled(vma.flags, self.space.core().huge_disable.load()) {
+            return Some(OrderSet::EMPTY);
+        }
+        let is_advised = vma.flags.contains(VmFlags::HUGEPAGE);
+        let (at, is_fitting) = match purpose {
+            HugeUse::Smaps => (vma.range.start(), true),
+            HugeUse::Fault | HugeUse::Khugepaged | HugeUse::Collapse => (addr, false),
+        };
+        let index = PageIndex::new(vma.page_offset_at(at))?;
+        let between = (vma.range.start().0 >> PAGE_SHIFT).wrapping_sub(vma.page_offset);
+        let orders = NewFolioOrders::of(file).mapped(index, is_advised).dividing(between);
+        Some(if is_fitting { orders.fitting(vma.range) } else { orders.around(addr, vma.range) })
     }
 }

@@ -4,12 +4,11 @@ use super::{CALL_ATTEMPTS, Spaces};
 use crate::error::Error;
 use core::ops::Range;
 use core::ptr::NonNull;
-use quire_arch::{Order, Platform};
+use quire_arch::{Order, OrderSet, Platform};
 use quire_fault::{Ahead, Need, SwapIn};
-use quire_file::{FileError, IndexRange, OpenFile, Opening, PageError, PageIndex};
+use quire_file::{FileError, IndexRange, LargeOrders, OpenFile, Opening, PageError, PageIndex};
 use quire_frame::AllocError;
 use quire_pageout::FileMappers;
-use quire_thp::OrderSet;
 use quire_vma::{SpaceCore, Vma};
 
 /// Pages that are read ahead of one mapping at most: 8 MiB. Linux's bound depends on the device, as the
@@ -90,7 +89,7 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         }
         let end = pages.end.min(pages.start.saturating_add(MOST_AHEAD));
         for index in (pages.start..end).map_while(PageIndex::new) {
-            let (wanted, program) = ((index, Order::ZERO), &core.tables.membership);
+            let (wanted, program) = ((index, LargeOrders::NONE), &core.tables.membership);
             let around = IndexRange::new(pages.start, end);
             let came = self.spaces.page_cache().page_in(file, wanted, around, program);
             if core.is_killed() || came.is_err() {
@@ -108,12 +107,12 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         while let Some(page) = self.spaces.page_cache().shmem().next(file, (from, pages.end), |_| true)
             && !core.is_killed()
         {
-            from = page.index.get() + 1;
-            match swap_in.begin_ahead(page.slot, OrderSet::EMPTY, Ahead::Wanted) {
-                Ok(_) => {}
-                Err((cause, need)) if self.spaces.direct_reclaim().free_some(cause, need) => {
-                    from = page.index.get();
-                }
+            from = page.index.get();
+            let is_whole = page.index.is_aligned(page.order);
+            let orders = if is_whole { OrderSet::of(page.order) } else { OrderSet::EMPTY };
+            match swap_in.begin_ahead(page.slot, orders, Ahead::Wanted) {
+                Ok(pages) => from += pages.max(1),
+                Err((cause, need)) if self.spaces.direct_reclaim().free_some(cause, need) => {}
                 Err(_) => return,
             }
         }

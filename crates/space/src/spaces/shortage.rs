@@ -4,12 +4,11 @@ use super::oom_turns::SeenTurns;
 use super::reclaims::SeenReclaims;
 use super::{OomAction, OomOutcome, Spaces};
 use core::ptr::NonNull;
-use quire_arch::{Order, Platform, part_of};
+use quire_arch::{Order, OrderSet, Platform, part_of};
 use quire_fault::{FaultError, FilePage, Need, Refusal, SwapIn, SwapInError, Swapped, SwappedIn};
 use quire_file::{CachedFile, OpenFile, Opening, PageError, SwappedPage};
 use quire_frame::{AllocError, AllocRequest, VmEvent};
 use quire_memcg::{Membership, MemcgEvent, MemcgStat};
-use quire_thp::OrderSet;
 use quire_vma::{SpaceCore, Vma};
 
 /// Frames that a thread tries to free when it finds no memory.
@@ -212,12 +211,14 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         file: &CachedFile<P>,
         page: SwappedPage,
     ) -> Result<(), SwapInError> {
-        let wanted = Swapped { entry: page.slot.entry(false), orders: OrderSet::EMPTY };
         let swap_in = SwapIn::new(self.spaces.memory(), program);
-        if let Some(came) = swap_in.swap_in(wanted)?
-            && came.give_to(file, page).is_none()
-        {
-            swap_in.give_copy(&came, file, page)?;
+        let Some(came) = swap_in.swap_in(Swapped::of_shmem(page))? else { return Ok(()) };
+        let given = came.give_to(file, page);
+        match given.map_err(|cause| SwapInError::Short(cause, Need::Frames(Order::ZERO)))? {
+            Some(_) => {}
+            None => {
+                swap_in.give_copy(&came, file, page)?;
+            }
         }
         Ok(())
     }
@@ -233,9 +234,9 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         // SAFETY: VMAs name openings of this machine's files only, and the caller has a holder.
         let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
         let came = if page.dirties {
-            cache.page_in_to_write(file, (page.index, page.order), page.around, program)?
+            cache.page_in_to_write(file, (page.index, page.large), page.around, program)?
         } else {
-            cache.page_in(file, (page.index, page.order), page.around, program)?
+            cache.page_in(file, (page.index, page.large), page.around, program)?
         };
         if came.was_read {
             let pin = self.spaces.platform().pin();

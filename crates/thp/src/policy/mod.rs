@@ -6,12 +6,10 @@
 
 mod controls;
 mod khugepaged;
-mod orders;
 mod switches;
 mod words;
 
 pub use controls::{HugeConfig, HugeControls};
 pub use khugepaged::{KhugepagedConfig, KhugepagedSetting, OutOfRange};
-pub use orders::OrderSet;
 pub use switches::{HugeEffort, HugePolicy, HugeUse, is_huge_disabled};
 pub use words::{HugeDefrag, HugeEnabled, SizeEnabled};

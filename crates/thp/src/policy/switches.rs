@@ -1,9 +1,8 @@
 //! All switches at one moment, and what follows from them.
 
-use super::orders::OrderSet;
 use super::words::{HugeDefrag, HugeEnabled, SizeEnabled};
 use core::fmt;
-use quire_arch::Order;
+use quire_arch::{Order, OrderSet};
 use quire_vma::{HugeDisable, VmFlags};
 
 /// What a large folio is for.

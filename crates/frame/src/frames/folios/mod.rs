@@ -1,8 +1,8 @@
 //! Finding, pinning, locking and freeing folios.
 
 mod folio_lock;
-mod halve;
 mod split;
+mod split_cached;
 
 pub use folio_lock::FolioGuard;
 pub use split::{FolioSplit, HeldParts, PartIs, SplitError};

@@ -48,13 +48,13 @@ pub enum PartIs {
     Held,
 }
 
-/// Single pages that were parts of one folio. A reference to each belongs to the owner of the set.
+/// Parts of one folio that was split. A reference to each belongs to the owner of the set.
 #[derive(Debug, Default)]
 #[must_use = "the references have to be dropped"]
 pub struct HeldParts {
-    /// The first frame of the folio.
-    head: Pfn,
-    /// By the place in the folio.
+    /// The first frame of the aligned block of the PMD's order that has the folio.
+    block: Pfn,
+    /// By the place in the block.
     held: [u64; (Order::PMD.pages() / 64) as usize],
 }
 
@@ -69,27 +69,28 @@ impl HeldParts {
         let (word, held) = self.held.iter_mut().enumerate().rev().find(|(_, held)| **held != 0)?;
         let bit = held.ilog2();
         *held &= !(1 << bit);
-        Some(self.head.offset(word as u64 * 64 + u64::from(bit)))
+        Some(self.block.offset(word as u64 * 64 + u64::from(bit)))
     }
 
     /// Calls `keep` with each of them, and forgets those for which it returns false: that took the reference.
     pub fn retain(&mut self, mut keep: impl FnMut(Pfn) -> bool) {
         for nth in 0..Order::PMD.pages() {
             let (held, bit) = (&mut self.held[(nth / 64) as usize], 1 << (nth % 64));
-            if *held & bit != 0 && !keep(self.head.offset(nth)) {
+            if *held & bit != 0 && !keep(self.block.offset(nth)) {
                 *held &= !bit;
             }
         }
     }
 
-    /// Adds page `nth` of the folio at `head`, to which the owner gets a reference: one of a set that has
-    /// none yet, or only some of the same folio. Returns false, and adds nothing, if it is none that can be
-    /// added.
-    fn add(&mut self, head: Pfn, nth: u64) -> bool {
+    /// Adds `part`, to which the owner gets a reference: to a set that has none yet, or only some of the same
+    /// folio. Returns false, and adds nothing, if it is none that can be added.
+    pub fn add(&mut self, part: Pfn) -> bool {
+        let block = part.block_start(Order::PMD);
         if self.held == [0; _] {
-            self.head = head;
+            self.block = block;
         }
-        let Some(held) = self.held.get_mut((nth / 64) as usize).filter(|_| self.head == head) else {
+        let nth = part.0 - block.0;
+        let Some(held) = self.held.get_mut((nth / 64) as usize).filter(|_| self.block == block) else {
             return false;
         };
         *held |= 1 << (nth % 64);
@@ -189,9 +190,8 @@ impl<P: Platform> FolioSplit<'_, P> {
         unmapped: &mut FrameChain,
         parts: &mut HeldParts,
     ) -> Result<(), SplitError> {
-        let head = self.locked.folio().head();
         self.finish_with(Order::ZERO, held, unless_mapped, unmapped, |part| {
-            if parts.add(head, part.0 - head.0) { PartIs::Held } else { PartIs::Unlisted }
+            if parts.add(part) { PartIs::Held } else { PartIs::Unlisted }
         })
     }
 

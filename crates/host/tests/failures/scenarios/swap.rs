@@ -5,8 +5,10 @@ use crate::driver::DEVICE;
 use crate::scenario::{Scenario, Undone, is_no_frames};
 use crate::scene::{BASE, Scene, access, filled, fork_once};
 use quire_fault::{Ahead, SwapIn};
+use quire_frame::FolioCounter;
 use quire_host::swap::{SlowConfig, SlowDevice};
 use quire_memcg::Membership;
+use quire_mm::proc::HugeFile;
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("a_swap_in_succeeds_or_leaves_the_page_out", paged_out, |scene| access(scene.read(BASE)))
@@ -41,6 +43,19 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     .refused(is_unavailable)
     .hides(each_is_there)
     .succeeded(each_is_there),
+    Scenario::new("a_large_piece_comes_back_page_by_page_or_stays_out", large_paged_out, |scene| {
+        scene.space.madvise(VirtAddr(LARGE + 3 * PAGE), PAGE, Advice::WillNeed)?;
+        (0..16).try_for_each(|at| access(scene.read(LARGE + at * PAGE)))
+    })
+    .undone(Undone::Contents)
+    .refused(is_unavailable)
+    .hides(large_is_there)
+    .succeeded(large_is_there),
+    Scenario::new("a_large_folio_without_slots_is_split_or_stays", large_without_slots, |scene| {
+        scene.space.madvise(VirtAddr(LARGE), 16 * PAGE, Advice::PageOut)
+    })
+    .hides(large_is_there)
+    .succeeded(large_is_there),
     Scenario::new("a_fork_of_swapped_pages_leaves_no_child", paged_out, fork_once).succeeded(|scene| {
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         scene.assert_filled(0..16);
@@ -267,6 +282,47 @@ fn shared_paged_out_with(scene: &Scene<'_>, word: impl Fn(u64) -> u64) {
     (0..16).for_each(|at| scene.write(BASE + at * PAGE, word(at)).expect("nothing fails yet"));
     page_out(scene).expect("nothing fails yet");
     assert_eq!(scene.machine.memory().file_totals().shmem, 0);
+}
+
+/// Where a folio of 64 KiB begins.
+const LARGE: u64 = BASE + 4 * PAGE;
+const FOLIO: Order = Order::ALL[4];
+
+/// One folio of shared memory with the numbers of its pages.
+fn large(scene: &Scene<'_>) {
+    let memory = scene.machine.memory();
+    let size = HugeFile::find("hugepages-64kB/shmem_enabled").expect("it is there");
+    size.write(memory, "always").expect("it is a word");
+    let request = MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(16 * PAGE, RW) };
+    scene.space.mmap(&request.at(VirtAddr(LARGE), MapFlags::FIXED)).expect("nothing fails yet");
+    (0..16).for_each(|at| scene.write(LARGE + at * PAGE, at + 1).expect("nothing fails yet"));
+    assert_ne!(memory.frames().events().folios(FOLIO, FolioCounter::ShmemAlloc), 0);
+}
+
+/// The same on a device, in one piece.
+fn large_paged_out(scene: &Scene<'_>) {
+    compressed(scene);
+    large(scene);
+    scene.space.madvise(VirtAddr(LARGE), 16 * PAGE, Advice::PageOut).expect("nothing fails yet");
+    assert_ne!(scene.machine.memory().frames().events().folios(FOLIO, FolioCounter::Swpout), 0);
+}
+
+/// The same in memory, where there is no block of slots for it.
+fn large_without_slots(scene: &Scene<'_>) {
+    filled(scene);
+    let few = swap_on_ram(scene.machine, 24);
+    scene.devices.borrow_mut().push(few);
+    page_out(scene).expect("nothing fails yet");
+    (0..16).step_by(2).for_each(|at| scene.write(BASE + at * PAGE, at).expect("nothing fails yet"));
+    let elsewhere = VirtAddr(BASE + 64 * PAGE);
+    let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
+    let moved = scene.space.mremap(VirtAddr(BASE), 16 * PAGE, 16 * PAGE, flags, elsewhere);
+    moved.expect("nothing fails yet");
+    large(scene);
+}
+
+fn large_is_there(scene: &Scene<'_>) {
+    (0..16).for_each(|at| assert_eq!(scene.read(LARGE + at * PAGE), Ok(at + 1)));
 }
 
 /// The same without zeros.

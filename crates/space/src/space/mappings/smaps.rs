@@ -38,6 +38,8 @@ pub struct MappingFigures {
     pub anonymous_huge: u64,
     /// Pages of files that PMD entries map.
     pub file_huge: u64,
+    /// In leaves of a PMD entry, of folios of shared memory.
+    pub shmem_huge: u64,
     /// Swapped-out pages.
     pub swapped: u64,
     /// Of those, this mapping's share.
@@ -70,6 +72,7 @@ impl MappingFigures {
             lazy_free: 0,
             anonymous_huge: 0,
             file_huge: 0,
+            shmem_huge: 0,
             swapped: 0,
             swapped_share: 0,
             huge_eligible,
@@ -119,7 +122,8 @@ impl MappingFigures {
             self.lazy_free += if flags.contains(FrameFlags::LAZY_FREE) && !is_dirty { bytes } else { 0 };
             self.anonymous_huge += if bytes > PAGE_SIZE { bytes } else { 0 };
         } else if bytes > PAGE_SIZE {
-            self.file_huge += bytes;
+            let is_shmem = folio.kind() == Kind::Shmem;
+            *(if is_shmem { &mut self.shmem_huge } else { &mut self.file_huge }) += bytes;
         }
     }
 
@@ -147,12 +151,7 @@ impl<P: Platform> SpaceMappings<'_, P> {
         let core = self.space.core();
         let mappings = core.read_mappings(self.space.spaces.platform());
         let snapshot = mappings.first_ending_after(addr)?.snapshot();
-        let orders = self.space.spaces.huge().policy().orders(
-            HugeUse::Smaps,
-            snapshot.flags,
-            core.huge_disable.load(),
-        );
-        let eligible = snapshot.backing.is_anonymous() && !orders.fitting(snapshot.range).is_empty();
+        let eligible = !self.orders_in(HugeUse::Smaps, snapshot.range.start(), &snapshot).is_empty();
         // SAFETY: the VMA is in the tree, whose lock is held.
         let mapping = unsafe { Mapping::of::<P>(&snapshot) };
         let mut figures = MappingFigures::new(mapping, eligible);

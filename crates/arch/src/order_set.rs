@@ -1,7 +1,8 @@
 //! Sets of orders.
 
+use crate::addr::{VirtAddr, VirtRange};
+use crate::order::Order;
 use core::fmt;
-use quire_arch::{Order, VirtAddr, VirtRange};
 
 /// A set of orders.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -16,6 +17,10 @@ impl OrderSet {
     /// The orders that large folios of anonymous memory can have, as in Linux: 2 to the PMD's. With two pages
     /// a folio would save too little for what it costs.
     pub const ANONYMOUS: Self = Self((2 << Order::PMD.get()) - (1 << 2));
+    /// The orders that large folios of shared memory can have: 1 to the PMD's.
+    pub const SHMEM: Self = Self((2 << Order::PMD.get()) - (1 << 1));
+    /// Every order.
+    pub const ALL: Self = Self((1 << Order::COUNT) - 1);
     /// The order of a PMD entry.
     pub const PMD: Self = Self::of(Order::PMD);
 
@@ -137,6 +142,13 @@ impl OrderSet {
         })
     }
 
+    /// Those of whose blocks so many `pages` are a multiple.
+    #[doc(hidden)]
+    #[inline]
+    pub fn dividing(self, pages: u64) -> Self {
+        self.down_to_first(|order| pages & (order.pages() - 1) == 0)
+    }
+
     /// The largest order that `fits`, and all below: an aligned block holds the aligned blocks of smaller
     /// orders.
     #[inline]
@@ -167,8 +179,8 @@ impl fmt::Debug for OrderSet {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::PAGE_SIZE;
     use proptest::prelude::*;
-    use quire_arch::PAGE_SIZE;
     use std::vec::Vec;
 
     #[test]
@@ -208,6 +220,8 @@ mod tests {
             let inside = |first: u64, order: Order| first >= start && first + order.pages() <= end;
             let around: OrderSet = set.iter().filter(|order| inside(at & !(order.pages() - 1), *order)).collect();
             prop_assert_eq!(set.around(VirtAddr(at * PAGE_SIZE + 7), range), around);
+            let dividing: OrderSet = set.iter().filter(|order| at % order.pages() == 0).collect();
+            prop_assert_eq!(set.dividing(at), dividing);
             let has_block = |order: &Order| {
                 (0..end).step_by(order.pages() as usize).any(|first| inside(first, *order))
             };

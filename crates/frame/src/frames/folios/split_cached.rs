@@ -1,0 +1,53 @@
+//! Splitting a folio in the cache of a file.
+
+use super::FrameFolios;
+use crate::map::FrameFlags;
+use quire_arch::{Order, Pfn, Platform};
+use quire_sync::atomic::Ordering;
+
+impl<P: Platform> FrameFolios<'_, P> {
+    /// Splits the large folio of a file's cache at `head`, which nothing maps, into folios of order `to`. The
+    /// caller has the folio lock, and keeps it on the first part with the `refs` references that there are:
+    /// its own and the cache's. The others get one each, for the cache, and are not locked. All have the
+    /// flags, the owner and the memcg of the folio.
+    ///
+    /// `divide` makes the cache name all of them. While it runs no thread can take a reference to one. Where
+    /// it returns false nothing has changed. `part_is_new` is called with each part but the first, from the
+    /// last to the first, before any thread can see that it is one.
+    ///
+    /// Returns whether it is split. Not if others have references.
+    pub fn split_cached(
+        self,
+        head: Pfn,
+        (to, refs): (Order, u32),
+        divide: impl FnOnce() -> bool,
+        mut part_is_new: impl FnMut(Pfn),
+    ) -> bool {
+        let frame = self.frames.known(head);
+        let order = frame.word().order();
+        let is_unmapped = frame.kind().is_of_file() && frame.as_folio().maps() == 0;
+        if to >= order || !is_unmapped || !frame.freeze(refs, FrameFlags::empty()) {
+            return false;
+        }
+        // Flags are changed by a thread that has a reference, so none is from here on.
+        let word = frame.word();
+        let is_divided = divide();
+        if is_divided {
+            let load = Ordering::Relaxed;
+            let flags = word.flags() - (FrameFlags::LOCKED | FrameFlags::WAITERS);
+            // From the last part to the first: see `Frames::folio_of_tail`.
+            for first in (1..order.pages() >> to.get()).rev().map(|nth| nth << to.get()) {
+                let part = self.frames.known(head.offset(first));
+                part.owner().store(frame.owner().load(load), load);
+                part.index().store(frame.index().load(load) + first, load);
+                part.memcg().store(frame.memcg().load(load), load);
+                part.live().store(0, load);
+                part.map_count().store(0, load);
+                part_is_new(head.offset(first));
+                part.set_word(word.part(to, flags, 1));
+            }
+        }
+        frame.set_word(word.part(if is_divided { to } else { order }, word.flags(), refs));
+        is_divided
+    }
+}
