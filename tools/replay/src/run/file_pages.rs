@@ -89,14 +89,16 @@ impl RunningReplay<'_> {
             page_at(window.start)..page_at(window.end - 1) + 1
         };
         if let Some(file) = self.files.shared(number) {
-            let reads = was_allowed && reads(fault, &mapping);
-            return self.vcpus[cpu].run(|| {
-                if !was_allowed {
-                    return file.cut_at(page);
-                }
-                file.grow_to(page.saturating_add(1));
-                if reads {
-                    file.read(space, page, around());
+            let reads = reads(fault, &mapping);
+            return self.vcpus[cpu].run(|| match fault.outcome {
+                Outcome::Denied(_) => file.cut_at(page),
+                // The kernel repeats a copy that may not sleep. So the page may be there.
+                Outcome::Unresolved => {}
+                _ => {
+                    file.grow_to(page.saturating_add(1));
+                    if reads {
+                        file.read(space, page, around());
+                    }
                 }
             });
         }

@@ -114,6 +114,19 @@ fn a_file_in_memory_grows_and_shrinks_as_touches_tell() {
     assert_eq!(report.life.unwrap().at_end.shared, 20 * PAGE);
 }
 
+/// A copy of the kernel that may not sleep fails where a page is not mapped, and is repeated in another way.
+#[test]
+fn a_copy_of_the_kernel_that_was_not_resolved_cuts_no_file() {
+    let mut program = Invented::new("copied");
+    map(&mut program, 0, (BASE, 100), 100, None);
+    (0..100).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+    touch(&mut program, 0, BASE + 20 * PAGE, Access::Read, Outcome::Unresolved);
+    program.call(3 * SECOND, libc::SYS_munmap, [OTHER, PAGE, 0, 0, 0, 0], 0);
+    let report = report(&mut program);
+    assert_eq!(shared(&report), (100, vec![100]));
+    assert_eq!(report.life.unwrap().at_end.shared, 100 * PAGE);
+}
+
 /// Of a file of 400 pages 64 were there when it was mapped. Linux maps these around a touch.
 #[test]
 fn what_a_file_had_comes_in_around_reads_and_counts_at_once() {
