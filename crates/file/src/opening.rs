@@ -1,8 +1,8 @@
 //! An open file as VMAs name it (Linux's `vm_file`): counted, and closed when nothing needs it any more.
 //!
 //! The last one to let an opening go may hold locks that closing needs, the mmap lock of a space at least.
-//! So it puts the opening on a stack, and the next thread that holds nothing takes it from there and closes
-//! it.
+//! So it puts the opening on a stack: that of its call, which closes it when it holds nothing, or one of the
+//! machine, from which the next thread that holds nothing takes it.
 
 use crate::mappings::FileMappings;
 use core::fmt;

@@ -5,9 +5,10 @@ use crate::mmap_writer::MmapWriter;
 use crate::spaces::{CALL_ATTEMPTS, SeenReclaims, Spaces};
 use quire_arch::Platform;
 use quire_fault::Faults;
+use quire_file::ClosingStack;
 use quire_frame::AllocError;
 use quire_pagetable::Tables;
-use quire_vma::{Rights, SpaceCore};
+use quire_vma::{Rights, SpaceCore, Vma};
 
 /// The space that a call is made on, which a handle keeps, and what its caller may do there.
 pub(crate) struct Caller<'s, P: Platform> {
@@ -16,6 +17,8 @@ pub(crate) struct Caller<'s, P: Platform> {
     pub(crate) rights: Rights,
     /// Whether calls bring in what they lock or map.
     pub(crate) populates: bool,
+    /// Where open files go that lose their last holder.
+    pub(crate) closing: &'s ClosingStack<Vma>,
 }
 
 // Not derived: that would ask for a platform that can be copied.
@@ -42,7 +45,7 @@ impl<'s, P: Platform> Caller<'s, P> {
     /// Takes the mmap lock for a call, with its caller's rights.
     #[inline]
     pub(crate) fn writer(self) -> MmapWriter<'s, P> {
-        MmapWriter::begin_with(self.spaces, self.core, self.rights)
+        MmapWriter::begin_with((self.spaces, self.core), self.rights, self.closing)
     }
 }
 

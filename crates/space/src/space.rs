@@ -21,12 +21,13 @@ pub use reclaim_handle::{ReclaimHandle, finish_exits};
 use crate::caller::{Caller, retry_with_reclaim};
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
-use crate::spaces::Spaces;
+use crate::spaces::{Spaces, UnusedFiles};
 use core::fmt;
 use core::ptr::NonNull;
 use quire_arch::{Asid, CpuId, Pfn, Pin, Platform};
+use quire_file::ClosingStack;
 use quire_pagetable::{FlushCause, SpaceId, Unmapper};
-use quire_vma::{Layout, Limits, Rights, SpaceCore, SpaceFigures};
+use quire_vma::{Layout, Limits, Rights, SpaceCore, SpaceFigures, Vma};
 
 /// A handle to an address space. The space exits (everything is unmapped and freed) when its last handle is
 /// dropped; a caller that lets a CPU run the space keeps one ([`activate`](Self::activate)).
@@ -85,7 +86,8 @@ impl<'m, P: Platform> Space<'m, P> {
     /// What a call through this handle is made on.
     #[inline]
     pub(crate) fn caller(&self) -> Caller<'_, P> {
-        Caller { spaces: self.spaces, core: self.core(), rights: self.rights, populates: self.populates }
+        let Self { spaces, rights, populates, .. } = *self;
+        Caller { spaces, core: self.core(), rights, populates, closing: spaces.rmap().closing() }
     }
 
     #[inline]
@@ -210,24 +212,33 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 }
 
-/// Unmaps everything in a space and frees it. Cannot fail and allocates nothing.
+/// Unmaps everything in a space and frees it. Open files that lose their last holder come to `closing`.
+/// Cannot fail and allocates nothing.
 ///
 /// # Safety
 ///
 /// The last handle is gone, and the core is the caller's.
-unsafe fn exit<P: Platform>(spaces: &Spaces<P>, core: NonNull<SpaceCore>) {
+unsafe fn exit<P: Platform>(spaces: &Spaces<P>, core: NonNull<SpaceCore>, closing: &ClosingStack<Vma>) {
     {
         // SAFETY: live until it is destroyed below.
         let core = unsafe { core.as_ref() };
         // Without handles no thread can use the space, so no CPU has to be interrupted for what follows.
         spaces.current().clear::<P>(&core.tables);
-        let mut section = MmapWriter::begin(spaces, core);
+        let mut section = MmapWriter::begin_with((spaces, core), Rights::empty(), closing);
         let mut unmapper = Unmapper::new(section.tables(), FlushCause::Exit);
         section.unmap_everything(&mut unmapper);
         unmapper.finish();
     }
     // SAFETY: it has no handle; it is empty and current nowhere.
     unsafe { spaces.destroy(core) };
+}
+
+/// Makes a call that may be the last to need open files. They are closed when it returns, as in Linux, also
+/// where other threads close files: what they had is gone then.
+#[inline]
+pub(crate) fn closing<P: Platform, R>(space: &Space<'_, P>, call: impl FnOnce(Caller<'_, P>) -> R) -> R {
+    let unused = UnusedFiles::new(space.spaces);
+    call(Caller { closing: unused.stack(), ..space.caller() })
 }
 
 /// A handle to the same space with which `mmap`, `mremap`, `brk`, `mprotect`, `mlock` and `mlockall` change
@@ -250,9 +261,9 @@ impl<P: Platform> Drop for Space<'_, P> {
     fn drop(&mut self) {
         // SAFETY: this is a handle, and is not used after.
         if unsafe { self.core().let_go() } {
+            let unused = UnusedFiles::new(self.spaces);
             // SAFETY: the last handle.
-            unsafe { exit(self.spaces, self.core) };
-            self.spaces.close_unused_files();
+            unsafe { exit(self.spaces, self.core, unused.stack()) };
         }
     }
 }

@@ -8,6 +8,7 @@ mod reclaim;
 mod reclaims;
 mod scan;
 mod shortage;
+mod unused_files;
 mod victims;
 mod vma_store;
 
@@ -17,6 +18,7 @@ pub use reclaims::Reclaiming;
 pub(crate) use reclaims::SeenReclaims;
 pub(crate) use scan::Scan;
 pub(crate) use shortage::{Attempts, CALL_ATTEMPTS, DirectReclaim};
+pub(crate) use unused_files::UnusedFiles;
 pub use victims::Victims;
 pub(crate) use vma_store::VmaStore;
 
@@ -45,6 +47,7 @@ use quire_thp::{HugeConfig, HugeControls, Thp, ThpState};
 use quire_vma::{Layout, Limits, Rmap, RmapState, SpaceCore, Vma};
 use quire_vma_tree::tree::{Node, NodeStore, OutOfNodes};
 use reclaims::Reclaims;
+use unused_files::close_all;
 
 /// Spaces at once: as many as Linux has processes (`PID_MAX_LIMIT`), and so few that a slot's count of the
 /// entries that name it cannot overflow, since each space names it once at most.
@@ -300,17 +303,11 @@ impl<P: Platform> Spaces<P> {
         self.thp.controls()
     }
 
-    /// Closes the open files that have lost their last holders, mappings that went. The caller holds no lock
-    /// and is not pinned; may sleep.
+    /// Closes the open files that have lost their last holders with spaces that reclaim was the last to have.
+    /// The caller holds no lock and is not pinned; may sleep.
     #[inline]
     pub fn close_unused_files(&self) {
-        let closing = self.rmap().closing();
-        if !closing.is_empty() {
-            for opening in closing.take() {
-                // SAFETY: VMAs name openings of this machine's files only, and these have no holder any more.
-                unsafe { self.page_cache().close(opening) };
-            }
-        }
+        close_all(self, self.rmap().closing());
     }
 
     /// Number of spaces that exist.

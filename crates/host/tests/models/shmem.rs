@@ -6,6 +6,8 @@ use crate::machines::*;
 use quire_mm::file::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A page of shared memory that has 1, mapped at [`ADDR`] by a program and its child.
 fn shared(machine: &Machine, space: &HostSpace<'_>) {
@@ -192,6 +194,47 @@ fn shuttle_a_swapoff_against_the_end_of_shared_memory() {
             }
         });
     }
+}
+
+/// How many pages there are of what has this owner.
+#[derive(Clone, Default)]
+struct Owner(Arc<AtomicU64>);
+
+impl ShmemOwner for Owner {
+    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
+        self.0.fetch_add(pages, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn give_back_pages(&self, pages: u64) {
+        self.0.fetch_sub(pages, Ordering::Relaxed);
+    }
+}
+
+/// Two calls each unmap the last mapping of a file: what it had is gone when its call returns.
+#[test]
+fn shuttle_a_file_is_gone_when_the_call_that_unmapped_it_returns() {
+    with_swap(2).check(SOME, |machine, space| {
+        let maps = [ADDR, ELSEWHERE].map(|addr| {
+            as_one_step(|| {
+                let owner = Owner::default();
+                let file =
+                    machine.memory().create_shmem(owner.clone(), PAGE).expect("there is memory enough");
+                let request = file_request(0, 1, RW, MapFlags::SHARED).at(addr, MapFlags::FIXED);
+                space.mmap_file(&request, &file).expect("there is memory enough");
+                write(machine, 0, space, addr, 1);
+                (addr, owner)
+            })
+        });
+        thread::scope(|scope| {
+            for (cpu, (addr, owner)) in maps.iter().enumerate() {
+                scope.spawn(move || {
+                    as_cpu(machine, cpu, || space.munmap(*addr, PAGE).expect("it is mapped"));
+                    assert_eq!(owner.0.load(Ordering::Relaxed), 0, "its page is there still");
+                });
+            }
+        });
+    });
 }
 
 /// One program unmaps the page, which its CPU's TLB has until the flush, while it is paged out: what it wrote

@@ -20,7 +20,7 @@ pub(crate) fn munmap<P: Platform>(caller: Caller<'_, P>, addr: VirtAddr, len: u6
     if range.is_empty() {
         return Err(Error::ZeroLength);
     }
-    caller.with_reclaim(|| unmap_range(&mut MmapWriter::begin(caller.spaces, caller.core), range))
+    caller.with_reclaim(|| unmap_range(&mut caller.writer(), range))
 }
 
 /// Unmaps `range`, flushes and frees, with everything that can fail first.

@@ -18,6 +18,7 @@ use crate::spaces::Spaces;
 use core::ptr::{self, NonNull};
 use quire_arch::{PAGE_SIZE, Platform, VirtAddr, VirtRange};
 use quire_fault::Faults;
+use quire_file::ClosingStack;
 use quire_pagetable::{HugeLeaves, Tables};
 use quire_sync::RwSleepWriteGuard;
 use quire_vma::{
@@ -54,36 +55,41 @@ impl Neighbours<'_> {
 }
 
 impl<'s, P: Platform> MmapWriter<'s, P> {
-    /// Takes the mmap lock for a call whose caller may do what `rights` say.
+    /// Takes the mmap lock for a call whose caller may do what `rights` say. Open files that lose their last
+    /// holder come to `closing`.
     #[inline]
-    pub(crate) fn begin_with(spaces: &'s Spaces<P>, core: &'s SpaceCore, rights: Rights) -> Self {
-        Self::with(spaces, core, rights, core.mmap_lock.write(spaces.platform()))
+    pub(crate) fn begin_with(
+        (spaces, core): (&'s Spaces<P>, &'s SpaceCore),
+        rights: Rights,
+        closing: &'s ClosingStack<Vma>,
+    ) -> Self {
+        Self::with((spaces, core), rights, closing, core.mmap_lock.write(spaces.platform()))
     }
 
     /// Takes the mmap lock.
     #[inline]
     pub(crate) fn begin(spaces: &'s Spaces<P>, core: &'s SpaceCore) -> Self {
-        Self::begin_with(spaces, core, Rights::empty())
+        Self::begin_with((spaces, core), Rights::empty(), spaces.rmap().closing())
     }
 
     /// The same if the lock can be taken at once.
     pub(crate) fn try_begin(spaces: &'s Spaces<P>, core: &'s SpaceCore) -> Option<Self> {
         core.mmap_lock
             .try_write(spaces.platform())
-            .map(|guard| Self::with(spaces, core, Rights::empty(), guard))
+            .map(|guard| Self::with((spaces, core), Rights::empty(), spaces.rmap().closing(), guard))
     }
 
     #[inline]
     fn with(
-        spaces: &'s Spaces<P>,
-        core: &'s SpaceCore,
+        (spaces, core): (&'s Spaces<P>, &'s SpaceCore),
         rights: Rights,
+        closing: &'s ClosingStack<Vma>,
         guard: RwSleepWriteGuard<'s, P>,
     ) -> Self {
         // SAFETY: the mmap lock is held for writing while the section lives, and views are made under it
         // only.
         let tree = unsafe { core.vmas.writer(spaces) };
-        Self { spaces, core, rights, tree, emptied: Emptied::new(spaces.rmap()), _guard: guard }
+        Self { spaces, core, rights, tree, emptied: Emptied::new(spaces.rmap(), closing), _guard: guard }
     }
 
     pub(crate) fn tables(&self) -> Tables<'s, P> {

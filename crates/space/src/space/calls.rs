@@ -1,6 +1,6 @@
 //! The doors of Linux's calls: each is one function of [`calls`](crate::calls).
 
-use super::Space;
+use super::{Space, closing};
 use crate::calls::advise::madvise;
 use crate::calls::brk::brk;
 use crate::calls::fault::fault;
@@ -24,7 +24,6 @@ use crate::calls::sync::SyncFlags;
 use crate::error::Error;
 use crate::file::File;
 use crate::mapping::Mapping;
-use crate::spaces::Spaces;
 use quire_arch::{Access, Order, Platform, VirtAddr};
 use quire_fault::FaultError;
 use quire_frame::SplitError;
@@ -44,7 +43,7 @@ impl<'m, P: Platform> Space<'m, P> {
     /// Moves the program break to `wanted` and returns where it is afterwards: at the old address where Linux
     /// refuses.
     pub fn brk(&self, wanted: VirtAddr) -> VirtAddr {
-        finished(self.spaces, brk(self.caller(), wanted))
+        closing(self, |caller| brk(caller, wanted))
     }
 
     /// Makes the access `access` to `addr` possible, or says why it is not allowed. Called by a CPU whose MMU
@@ -109,7 +108,7 @@ impl<'m, P: Platform> Space<'m, P> {
     /// As Linux's `mmap`, and [`Error::BadFlags`] for a FIXED flag without an address; nothing is changed
     /// then.
     pub fn mmap(&self, request: &MapRequest) -> Result<VirtAddr, Error> {
-        finished(self.spaces, mmap(self.caller(), request, None))
+        closing(self, |caller| mmap(caller, request, None))
     }
 
     /// Maps an open file, as the request says: of its own file the number is ignored, and without one it is
@@ -129,7 +128,7 @@ impl<'m, P: Platform> Space<'m, P> {
         let request = MapRequest { file: Some(request.file.unwrap_or(MappedFile::new(0, 0))), ..*request };
         // SAFETY: the handle holds the opening meanwhile.
         let opening = unsafe { file.opening().as_ref() };
-        finished(self.spaces, mmap(self.caller(), &request, Some(opening)))
+        closing(self, |caller| mmap(caller, &request, Some(opening)))
     }
 
     /// Calls `tell` for each page that `len` bytes from `addr` touch, in order, with whether it was in memory
@@ -195,7 +194,7 @@ impl<'m, P: Platform> Space<'m, P> {
         flags: RemapFlags,
         target: impl Into<Option<VirtAddr>>,
     ) -> Result<VirtAddr, Error> {
-        finished(self.spaces, mremap(self.caller(), addr, old_len, new_len, flags, target))
+        closing(self, |caller| mremap(caller, addr, old_len, new_len, flags, target))
     }
 
     /// Splits the large folio that is mapped at `addr`, mapped as it is, into folios of order `to`. Pages of
@@ -225,7 +224,7 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// As Linux's `munmap`; nothing is changed then.
     pub fn munmap(&self, addr: VirtAddr, len: u64) -> Result<(), Error> {
-        finished(self.spaces, munmap(self.caller(), addr, len))
+        closing(self, |caller| munmap(caller, addr, len))
     }
 
     /// The program break.
@@ -238,11 +237,4 @@ impl<'m, P: Platform> Space<'m, P> {
     pub fn locks_future(&self) -> VmFlags {
         self.core().default_flags() & VmFlags::LOCK_MASK
     }
-}
-
-/// The result of a call that may have been the last to need an open file, which is closed then.
-#[inline]
-fn finished<P: Platform, R>(spaces: &Spaces<P>, result: R) -> R {
-    spaces.close_unused_files();
-    result
 }

@@ -1,6 +1,6 @@
 //! Files that a program reads and writes by calls.
 
-use super::Space;
+use super::{Space, closing};
 use crate::calls::detach::shmdt;
 use crate::calls::install::install;
 use crate::error::Error;
@@ -50,9 +50,7 @@ impl<P: Platform> SpaceFiles<'_, P> {
     /// As Linux's `shmdt`.
     #[doc(hidden)]
     pub fn detach(self, addr: VirtAddr) -> Result<(), Error> {
-        let result = shmdt(self.space.caller(), addr);
-        self.space.spaces.close_unused_files();
-        result
+        closing(self.space, |caller| shmdt(caller, addr))
     }
 
     fn check(self, file: &File<'_, P>) -> Option<Transfer> {

@@ -62,7 +62,7 @@ pub fn finish_exits<P: Platform>(spaces: &Spaces<P>) -> u64 {
         let figures = shared.figures();
         pages += (figures.resident + figures.page_tables) / PAGE_SIZE;
         // SAFETY: as above.
-        unsafe { exit(spaces, core) };
+        unsafe { exit(spaces, core, spaces.rmap().closing()) };
     }
     pages
 }

@@ -7,6 +7,7 @@ use core::fmt;
 use core::ptr::{self, NonNull};
 use core::sync::atomic::Ordering;
 use quire_arch::Platform;
+use quire_file::ClosingStack;
 use quire_frame::AllocError;
 use quire_sync::RwSleepWriteGuard;
 
@@ -110,12 +111,13 @@ pub struct Emptied<'s, P: Platform> {
     rmap: Rmap<'s, P>,
     list: EmptiedList,
     departed: DepartedList,
+    closing: &'s ClosingStack<Vma>,
 }
 
 impl<'s, P: Platform> Emptied<'s, P> {
-    /// No anon_vma yet.
-    pub fn new(rmap: Rmap<'s, P>) -> Self {
-        Self { rmap, list: EmptiedList::default(), departed: DepartedList::default() }
+    /// No anon_vma yet. Open files that lose their last holder come to `closing`.
+    pub fn new(rmap: Rmap<'s, P>, closing: &'s ClosingStack<Vma>) -> Self {
+        Self { rmap, list: EmptiedList::default(), departed: DepartedList::default(), closing }
     }
 
     /// Takes off a VMA that is freed at the end, and drops what it holds: its pages are out of the tables.
@@ -138,7 +140,7 @@ impl<'s, P: Platform> Emptied<'s, P> {
             // SAFETY: the VMA is a holder, and is freed now.
             if unsafe { opening.let_go() } {
                 // SAFETY: it was the last one.
-                unsafe { self.rmap.closing().push(NonNull::from(opening)) };
+                unsafe { self.closing.push(NonNull::from(opening)) };
             }
         }
     }

@@ -107,7 +107,7 @@ impl<'s, P: Platform> Rmap<'s, P> {
         &self.state.exits
     }
 
-    /// The open files of the machine that are to be closed.
+    /// The open files that are to be closed of spaces whose last handle was reclaim's.
     #[inline]
     pub fn closing(self) -> &'s ClosingStack<Vma> {
         &self.state.closing
