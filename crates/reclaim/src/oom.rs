@@ -31,9 +31,9 @@ fn pages_of_memcg<P: Platform>(spaces: &Spaces<P>, memcg: MemcgId) -> u64 {
 }
 
 /// Kills the program with the highest score among those that the shortage concerns, and with it all of its
-/// group if it is in one (`memory.oom.group`), unless there is memory
-/// again, or one that was killed before may still free some, or is exiting. One that was reaped and has not
-/// exited is not waited for: what it keeps, shared memory, may stay for ever.
+/// group if it is in one (`memory.oom.group`), unless there is memory again, or one that was killed before
+/// may still free some, or is exiting. One that was reaped and has not exited is not waited for: what it
+/// keeps, shared memory, may stay for ever.
 pub(crate) fn out_of_memory<P: Platform>(spaces: &Spaces<P>, need: Need) -> OomOutcome {
     let memcgs = spaces.memcgs();
     let mut kept = None;
@@ -115,14 +115,21 @@ fn kill<P: Platform>(spaces: &Spaces<P>, space: &ReclaimHandle<'_, P>) -> bool {
 
 /// Kills all programs of a group but those that are never chosen.
 fn kill_group<P: Platform>(spaces: &Spaces<P>, group: &KeptMemcg<'_, P>) {
-    let mut next = ReclaimHandle::next(spaces, None);
+    // A walk does not come to what a program has forked since it began. One that was killed forks no more.
+    while kill_those_of(spaces, group) {}
+}
+
+/// Kills those of them that a walk of all programs comes to. Returns whether there were any.
+fn kill_those_of<P: Platform>(spaces: &Spaces<P>, group: &KeptMemcg<'_, P>) -> bool {
+    let (mut next, mut any) = (ReclaimHandle::next(spaces, None), false);
     while let Some(space) = next {
         next = ReclaimHandle::next(spaces, Some(&space));
         let is_one = space.oom().score_adj() != OOM_SCORE_ADJ_NEVER && !space.oom().is_killed();
         if is_one && spaces.memcgs().tree().is_below(space.memcg(), group.id()) {
-            kill(spaces, &space);
+            any |= kill(spaces, &space);
         }
     }
+    any
 }
 
 /// Whether there is room again: others have freed some since it was looked for. Linux's `mem_cgroup_margin`,

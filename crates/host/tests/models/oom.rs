@@ -73,3 +73,20 @@ fn shuttle_the_exit_of_a_killed_program_against_a_thread_without_memory() {
         assert_eq!((other.oom().is_killed(), kills(machine, memcg)), (false, 0));
     });
 }
+
+/// A program forks while all of its memcg are killed together: no child is left over.
+#[test]
+fn shuttle_a_fork_against_the_kill_of_its_group() {
+    check(|machine, memcg, [victim, parent, other]| {
+        as_one_step(|| machine.memory().write_memcg_file(memcg, "memory.oom.group", "1")).expect("a switch");
+        let child = thread::scope(|scope| {
+            let child = scope.spawn(|| on_cpu(machine, 1, parent, |_| parent.fork()).ok());
+            spawn_on(scope, machine, 2, other, |program| _ = program.write_u64(fresh(), 2));
+            child.join().expect("no thread panicked")
+        });
+        let killed = [victim, parent, other].map(|space| space.oom().is_killed());
+        let of_child = child.as_ref().map(|child| child.oom().is_killed());
+        as_one_step(|| drop(child));
+        assert_eq!((killed, of_child.unwrap_or(true)), ([true; 3], true), "one was left over");
+    });
+}

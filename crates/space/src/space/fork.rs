@@ -7,7 +7,7 @@ use crate::space::OOM_SCORE_ADJ_NEVER;
 use crate::space::Space;
 use quire_arch::Platform;
 use quire_frame::AllocError;
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{Ordering, fence};
 
 impl<'m, P: Platform> Space<'m, P> {
     /// A copy of this space for a child process: every mapping without DONTCOPY, with its pages. Private
@@ -15,8 +15,8 @@ impl<'m, P: Platform> Space<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::CommitLimit`] or [`Error::NoFrames`], as also after a [kill](super::SpaceOom::kill); nothing
-    /// is left behind.
+    /// [`Error::CommitLimit`] or [`Error::NoFrames`], as also after a [kill](super::SpaceOom::kill), or one
+    /// meanwhile; nothing is left behind.
     pub fn fork(&self) -> Result<Space<'m, P>, Error> {
         self.caller().with_reclaim(|| self.fork_once())
     }
@@ -42,6 +42,12 @@ impl<'m, P: Platform> Space<'m, P> {
         // The parent may have changed it since. As in Linux, the child is where its parent is in the end.
         child.follow_memcg(self);
         child.oom().set_score_adj(self.oom().score_adj());
+        // Pairs with the fence of a kill: the thread that kills all of a memcg finds that the child may be
+        // chosen, or this finds that the parent was killed. A child of it would keep its memory, too.
+        fence(Ordering::SeqCst);
+        if core.is_killed() {
+            return Err(Error::NoFrames(AllocError::OutOfMemory));
+        }
         Ok(child)
     }
 }

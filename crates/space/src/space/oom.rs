@@ -5,7 +5,7 @@ use crate::spaces::Spaces;
 use core::fmt;
 use quire_arch::Platform;
 use quire_pagetable::{FlushCause, Unmapper};
-use quire_sync::atomic::Ordering;
+use quire_sync::atomic::{Ordering, fence};
 use quire_vma::SpaceCore;
 
 /// The OOM adjustment of a program that is never chosen.
@@ -77,6 +77,8 @@ impl<P: Platform> SpaceOom<'_, P> {
         }
         // Release: pairs with the load in `is_killed`; a thread that finds pages gone sees this.
         core.killed.store(1, Ordering::Release);
+        // Pairs with the fence of a fork: what looks for other programs next finds a child, or there is none.
+        fence(Ordering::SeqCst);
         self.spaces.platform().unpark(core.kill_key());
         marked.is_some()
     }
