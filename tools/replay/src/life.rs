@@ -1,7 +1,8 @@
 //! Memory over the recorded time: resident memory, folio sizes, and peaks.
 //!
-//! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either. So a sample before
-//! each of those and one after it catch every peak, and faults need no samples.
+//! Memory grows by faults and shrinks by calls, exits and khugepaged, which may do either, and where a touch
+//! finds that a file ended before. So a sample before each of those and one after it catch every peak, and
+//! other faults need no samples.
 
 use super::charge::{ExtraCharge, file_bytes, shared_bytes};
 use super::forks::ForkFigures;

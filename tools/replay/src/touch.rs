@@ -126,6 +126,12 @@ pub(super) fn was_allowed(fault: &Fault) -> bool {
     !matches!(fault.outcome, Outcome::Denied(_) | Outcome::Unresolved)
 }
 
+/// Whether Linux found that the file ends before it. Shared memory that was longer is cut there.
+#[inline]
+pub(super) fn found_no_page(fault: &Fault) -> bool {
+    matches!(fault.outcome, Outcome::Denied(Denial::NoBacking))
+}
+
 /// Whether Linux looked at what is cached around it: it did before it found that a file ends before. Of what
 /// failed in the kernel that is not known.
 pub(super) fn may_have_mapped(fault: &Fault) -> bool {

@@ -44,6 +44,7 @@ use super::schedule::Schedule;
 use super::settings;
 use super::sites::Sites;
 use super::task::{Task, Tasks};
+use super::touch;
 use crate::space::HostSpace;
 use background::Khugepaged;
 use early::EarlyKill;
@@ -265,7 +266,7 @@ impl<'m> RunningReplay<'m> {
         if self.joint.as_ref().is_some_and(|joint| joint.is_due(event.time_ns)) {
             self.count_joint(event.time_ns);
         }
-        // Faults only add, but a long run of them takes time, and a pause ends the run.
+        // Faults only add, but where a file ended before; a long run of them takes time, and a pause ends it.
         let follows = self.life.is_some();
         let paused = follows && event.time_ns > self.time_ns.saturating_add(PAUSE_NS);
         if paused {
@@ -273,7 +274,8 @@ impl<'m> RunningReplay<'m> {
         }
         self.khugepaged(event.time_ns);
         let fault = if let EventKind::Fault(fault) = &event.kind { Some(fault) } else { None };
-        if follows && (paused || fault.is_none() || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS)) {
+        let only_adds = fault.is_some_and(|fault| !touch::found_no_page(fault));
+        if follows && (paused || !only_adds || self.event.is_multiple_of(FAULTS_BETWEEN_LOOKS)) {
             self.look();
         }
         let window = self.order.window_of(event.task);

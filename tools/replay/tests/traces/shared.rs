@@ -114,6 +114,18 @@ fn a_file_in_memory_grows_and_shrinks_as_touches_tell() {
     assert_eq!(report.life.unwrap().at_end.shared, 20 * PAGE);
 }
 
+/// No call tells that a file was truncated: a touch does that finds it shorter.
+#[test]
+fn the_peak_is_seen_of_a_file_that_a_touch_finds_shorter() {
+    let mut program = Invented::new("truncated");
+    map(&mut program, 0, (BASE, 100), 100, None);
+    (0..100).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+    touch(&mut program, 0, BASE + 20 * PAGE, Access::Read, Outcome::Denied(Denial::NoBacking));
+    let life = report(&mut program).life.unwrap();
+    let peaks = [life.at_charge_peak.shared, life.peak_pageable];
+    assert_eq!((peaks, life.at_end.shared), ([100 * PAGE; 2], 20 * PAGE));
+}
+
 /// A copy of the kernel that may not sleep fails where a page is not mapped, and is repeated in another way.
 #[test]
 fn a_copy_of_the_kernel_that_was_not_resolved_cuts_no_file() {
