@@ -36,7 +36,7 @@ pub(super) fn populated_bytes(call: &Call) -> u64 {
     let [_, len, _, _, _, offset] = call.args;
     match call.file() {
         Some(facts) if matches!(facts.kind, FileKind::Regular | FileKind::Memory) => {
-            len.min(facts.size.saturating_sub(offset).next_multiple_of(PAGE_SIZE))
+            len.min(facts.size.saturating_sub(offset).checked_next_multiple_of(PAGE_SIZE).unwrap_or(len))
         }
         _ => len,
     }

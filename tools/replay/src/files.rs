@@ -138,9 +138,10 @@ impl<'m> FileIds<'m> {
     /// machine of `memory`. A file that is only a number, as that of an image, stays one.
     pub(super) fn share(&mut self, memory: &'m Memory<HostPlatform>, call: &Call) {
         let (key, name, bytes, held) = match &call.detail {
-            CallDetail::File(facts) if facts.kind == FileKind::Memory => {
-                (Key::Inode(facts.device, facts.inode), &*facts.name, facts.size, facts.held)
-            }
+            CallDetail::File(_) => match call.file().filter(|facts| facts.kind == FileKind::Memory) {
+                Some(facts) => (Key::Inode(facts.device, facts.inode), &*facts.name, facts.size, facts.held),
+                None => return,
+            },
             &CallDetail::Mapped { bytes, .. } if i64::from(call.number) == libc::SYS_shmat => {
                 // Nothing but touches brings in pages of a segment.
                 let held = Some(HeldInMemory { bytes: 0, changed: true });

@@ -8,9 +8,7 @@ use super::space::Image;
 use crate::args::{Lock, Locking, PROTECTIONS, is_shared};
 use crate::call::populated_bytes;
 use crate::failed::{Refusal, refusal};
-use quire_trace::event::{
-    Call, CallDetail, FileChange, FileEvent, FileKind, SYS_MAP_SHADOW_STACK, SizeCause, TaskId,
-};
+use quire_trace::event::{Call, CallDetail, FileKind, SYS_MAP_SHADOW_STACK, TaskId};
 use std::ops::Range;
 
 const MADV_DONTNEED_LOCKED: i32 = 24;
@@ -53,18 +51,18 @@ impl Needs {
     fn file_of(&mut self, call: &Call) -> Option<FileAt> {
         let [first, len, _, flags, _, offset] = call.args;
         let is_unnamed = is_shared(flags) && flags & libc::MAP_HUGETLB as u64 == 0;
-        let (place, size, offset, start) = match (i64::from(call.number), &call.detail) {
-            (libc::SYS_shmat, &CallDetail::Mapped { start, bytes }) => {
+        let (place, size, offset, start) = match (i64::from(call.number), call.file(), &call.detail) {
+            (libc::SYS_shmat, _, &CallDetail::Mapped { start, bytes }) => {
                 ((SEGMENTS, first & 0xffff_ffff), Some(bytes), 0, start)
             }
-            (libc::SYS_mmap, CallDetail::File(file)) if file.kind == FileKind::Memory => {
+            (libc::SYS_mmap, Some(file), _) if file.kind == FileKind::Memory => {
                 ((file.device, file.inode), Some(file.size), offset, call.result as u64)
             }
-            (libc::SYS_mmap, CallDetail::File(file)) if file.kind == FileKind::Regular => {
+            (libc::SYS_mmap, Some(file), _) if file.kind == FileKind::Regular => {
                 ((file.device, file.inode), None, offset, call.result as u64)
             }
-            (libc::SYS_mmap, detail) if is_unnamed => {
-                let zeros = matches!(detail, CallDetail::File(file) if file.kind == FileKind::Zero);
+            (libc::SYS_mmap, file, _) if is_unnamed => {
+                let zeros = file.is_some_and(|file| file.kind == FileKind::Zero);
                 if !zeros && flags & libc::MAP_ANONYMOUS as u64 == 0 {
                     return None;
                 }
@@ -75,8 +73,7 @@ impl Needs {
             _ => return None,
         };
         if let Some(bytes) = size {
-            let change = FileChange::Size { bytes, cause: SizeCause::Seen };
-            self.file(&FileEvent { device: place.0, inode: place.1, change });
+            self.memory_file(place, bytes);
         }
         self.files.at(place, offset, start)
     }

@@ -7,7 +7,7 @@ use super::Needs;
 use super::budget::Budget;
 use crate::around::around;
 use crate::page_set::PageSet;
-use quire_trace::event::{FileChange, FileEvent, IndexRun, TaskId};
+use quire_trace::event::{FileChange, FileEvent, IndexRun, SizeCause, TaskId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
@@ -133,6 +133,8 @@ struct PlannedFile {
     spaces: i64,
     /// It ends when none does.
     unnamed: bool,
+    /// It is shared memory with a name.
+    in_memory: bool,
 }
 
 /// All files whose size is known, and shared memory.
@@ -202,17 +204,21 @@ impl PlannedFiles {
     fn change(
         &mut self,
         budget: &mut Budget,
-        (place, change): ((u64, u64), &FileChange),
+        (place, change, in_memory): ((u64, u64), &FileChange, bool),
         users: Users,
     ) -> bool {
         let Some(&number) = self.places.get(&place) else {
             let FileChange::Size { bytes, .. } = change else { return true };
             let size = bytes.div_ceil(1 << PAGE_SHIFT);
             self.places.insert(place, self.files.len());
-            self.files.push(PlannedFile { size, ..PlannedFile::default() });
+            self.files.push(PlannedFile { size, in_memory, ..PlannedFile::default() });
             return budget.hold(FILE_BYTES);
         };
         let file = &mut self.files[number];
+        if file.in_memory != in_memory {
+            // It stays for the replay what it was first.
+            return true;
+        }
         // The mappings are walked, whether they have anything there or not.
         match change {
             FileChange::Size { bytes, .. } => {
@@ -232,10 +238,25 @@ impl PlannedFiles {
 impl Needs {
     /// Something is known of a file from here on.
     pub(super) fn file(&mut self, event: &FileEvent) {
-        let place = (event.device, event.inode);
+        self.change_file((event.device, event.inode), &event.change, false);
+    }
+
+    /// Shared memory with a name has this size, as it is mapped.
+    pub(super) fn memory_file(&mut self, place: (u64, u64), bytes: u64) {
+        self.change_file(place, &FileChange::Size { bytes, cause: SizeCause::Seen }, true);
+    }
+
+    /// A touch finds that this file ends before, which is cut there.
+    pub(super) fn cut(&mut self, file: FileAt) {
+        let ok = self.budget.visit(self.images.len() as u64)
+            && self.users_of(file.number()).unmap(&mut self.budget, u64::MAX);
+        self.check(ok);
+    }
+
+    fn change_file(&mut self, place: (u64, u64), change: &FileChange, in_memory: bool) {
         let users = self.files.places.get(&place).map_or(Users::default(), |&file| self.users_of(file));
         let ok = self.budget.visit(self.images.len() as u64)
-            && self.files.change(&mut self.budget, (place, &event.change), users);
+            && self.files.change(&mut self.budget, (place, change, in_memory), users);
         self.check(ok);
         self.grown = true;
     }
@@ -298,7 +319,7 @@ mod tests {
 
     fn files(pages: u64) -> (PlannedFiles, Budget) {
         let (mut files, mut budget) = (PlannedFiles::default(), small());
-        assert!(files.change(&mut budget, (PLACE, &size(pages)), Users::default()));
+        assert!(files.change(&mut budget, (PLACE, &size(pages), false), Users::default()));
         (files, budget)
     }
 
@@ -364,6 +385,18 @@ mod tests {
         assert_eq!(files.pages, 1, "a name keeps it");
     }
 
+    /// A trace can claim of one inode that it is a file in memory, and that it is none.
+    #[test]
+    fn a_file_stays_what_it_was_first() {
+        for in_memory in [false, true] {
+            let (mut files, mut budget) = (PlannedFiles::default(), small());
+            for (pages, in_memory) in [(20, in_memory), (1, !in_memory)] {
+                assert!(files.change(&mut budget, (PLACE, &size(pages), in_memory), Users::default()));
+            }
+            assert_eq!(files.files[0].size, 20);
+        }
+    }
+
     /// Whether anything is known to be there or not: the mappings are walked for each change.
     #[test]
     fn what_many_mappings_show_costs_a_look_at_each() {
@@ -373,7 +406,7 @@ mod tests {
         let all_gone = |_| FileChange::Evicted(vec![IndexRun { first: 0, pages: 1 << 40 }]);
         let is_too_much = |change: &dyn Fn(u64) -> FileChange, mappings, tables| {
             let ((mut files, mut budget), users) = (files(1000), Users { mappings, tables });
-            !(0..100).all(|round| files.change(&mut budget, (PLACE, &change(round)), users))
+            !(0..100).all(|round| files.change(&mut budget, (PLACE, &change(round), false), users))
         };
         for change in [&gone as &dyn Fn(u64) -> _, &punched, &resized] {
             assert!(is_too_much(change, 1 << 20, 0) && !is_too_much(change, 1 << 10, 0));
@@ -384,6 +417,9 @@ mod tests {
         assert!(!is_too_much(&gone, 1, 1 << 17), "a page lies in one table");
         let (mut files, mut budget) = files(1000);
         let users = Users { mappings: 1 << 20, tables: 0 };
-        assert!((0..1000).all(|_| files.change(&mut budget, ((3, 5), &gone(0)), users)), "of another file");
+        assert!(
+            (0..1000).all(|_| files.change(&mut budget, ((3, 5), &gone(0), false), users)),
+            "of another file"
+        );
     }
 }

@@ -325,8 +325,15 @@ impl Needs {
         let Some(&space) = self.spaces.get(&task) else { return };
         let Some(image) = self.images.get_mut(&space) else { return };
         image.grow_stack(addr);
-        if denial == Denial::NoBacking && image.touch_past_end(&mut self.budget, addr, writes) {
+        if denial != Denial::NoBacking {
+            return;
+        }
+        let file = image.layout.at(addr).and_then(|(_, kind)| kind.file);
+        if image.touch_past_end(&mut self.budget, addr, writes) {
             self.recount(space);
+        }
+        if let Some(file) = file {
+            self.cut(file);
         }
     }
 

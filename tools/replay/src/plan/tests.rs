@@ -4,9 +4,10 @@ use super::*;
 use quire_mm::thp::HugeEnabled;
 use quire_trace::event::{
     Access, Call, CallDetail, CloneFacts, ContentSample, Denial, ExitStatus, FiguresCause, FileChange,
-    FileEvent, IndexRun, LinuxFigures, Lost, LostCause, Mapping, Mode, PageContents, PageRun, PageSample,
-    ReuseRun, SizeCause,
+    FileEvent, FileFacts, FileKind, IndexRun, LinuxFigures, Lost, LostCause, Mapping, Mode, PageContents,
+    PageRun, PageSample, ReuseRun, SizeCause,
 };
+use std::sync::Arc;
 
 const START: u64 = 0x1000_0000_0000;
 const MIB: u64 = 1 << 20;
@@ -408,6 +409,32 @@ fn a_stack_grows_by_a_touch_that_is_denied() {
     assert_eq!(needs.pages([0, 0]), 0, "it brings nothing in");
     call(&mut needs, libc::SYS_remap_file_pages, [addr, 64 << 12, 0, 0, 0, 0], 0);
     assert_eq!(needs.pages([0, 0]), 64 + 1 + UPPER);
+}
+
+/// Each touch past its end cuts shared memory in the replay, which walks all that maps it.
+#[test]
+fn touches_past_the_end_of_what_has_many_mappings_are_too_much() {
+    let too_much_at = |mappings: u64| {
+        let mut needs = needs(Vec::new());
+        needs.budget = Budget::SMALL;
+        let at = |nth: u64| START + nth * 2 * MIB;
+        for nth in 0..mappings {
+            let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+            let args = [at(nth), 4096, 3, flags, 3, 0];
+            let facts = FileFacts { kind: FileKind::Memory, size: 4096, inode: 7, ..FileFacts::default() };
+            let detail = CallDetail::File(Arc::new(facts));
+            let map = Call { number: libc::SYS_mmap as u32, args, result: at(nth) as i64, detail };
+            step(&mut needs, 0, EventKind::Call(map));
+        }
+        let (access, mode, outcome) = (Access::Read, Mode::User, Outcome::Denied(Denial::NoBacking));
+        for _ in 0..10_000 {
+            let fault = Fault { addr: START, access, mode, outcome, inferred: false };
+            step(&mut needs, 0, EventKind::Fault(fault));
+        }
+        needs.too_much_at
+    };
+    assert_eq!(too_much_at(1), None);
+    assert!(too_much_at(1000).is_some());
 }
 
 /// Linux gives the end of the heap, which is not below its start. A replay keeps what was asked for then.

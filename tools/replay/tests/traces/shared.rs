@@ -114,6 +114,23 @@ fn a_file_in_memory_grows_and_shrinks_as_touches_tell() {
     assert_eq!(report.life.unwrap().at_end.shared, 20 * PAGE);
 }
 
+/// What a trace can claim of a call: a file larger than any, and one that anonymous memory maps.
+#[test]
+fn a_populated_mapping_of_what_no_file_can_be_is_replayed() {
+    for (flags, size) in [(libc::MAP_SHARED, u64::MAX), (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, 2 * PAGE)] {
+        let mut program = Invented::new("claims");
+        let facts = FileFacts { kind: FileKind::Memory, size, inode: 7, ..FileFacts::default() };
+        let detail = CallDetail::File(Arc::new(facts));
+        let flags = (flags | libc::MAP_FIXED | libc::MAP_POPULATE) as u64;
+        let args = [BASE, 4 * PAGE, 3, flags, 3, 0];
+        let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+        program.push(SECOND, EventKind::Call(map));
+        let report = program.report(ReplayOptions { life: true, ..ReplayOptions::default() });
+        let anonymous = report.life.unwrap().at_peak.anonymous / PAGE;
+        assert_eq!(anonymous, if size == u64::MAX { 0 } else { 4 });
+    }
+}
+
 /// No call tells that a file was truncated: a touch does that finds it shorter.
 #[test]
 fn the_peak_is_seen_of_a_file_that_a_touch_finds_shorter() {

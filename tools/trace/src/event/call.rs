@@ -17,11 +17,14 @@ pub struct Call {
 }
 
 impl Call {
-    /// The file that the call maps, if it has one.
+    /// The file that the call maps, if it has one. An `mmap` of anonymous memory has none, whatever a trace
+    /// says.
     #[must_use]
     pub fn file(&self) -> Option<&FileFacts> {
+        const MMAP: u32 = 9;
+        const MAP_ANONYMOUS: u64 = 0x20;
         match &self.detail {
-            CallDetail::File(file) => Some(file),
+            CallDetail::File(file) if self.number != MMAP || self.args[3] & MAP_ANONYMOUS == 0 => Some(file),
             _ => None,
         }
     }
