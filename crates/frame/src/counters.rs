@@ -284,8 +284,9 @@ pub(crate) struct EventSet {
 }
 
 impl EventSet {
-    pub(crate) fn new() -> Self {
-        Self { events: core::array::from_fn(|_| AtomicU64::new(0)), folios: FolioSet::new() }
+    // Constant, so that it is made where it stays: a kernel's stack has no room for copies.
+    pub(crate) const fn new() -> Self {
+        Self { events: [const { AtomicU64::new(0) }; COUNT], folios: FolioSet::new() }
     }
 
     /// Adds to a counter. A load and a store: only the pinned owner of the CPU writes, others read.

@@ -80,9 +80,11 @@ pub(crate) struct FolioSet {
 }
 
 impl FolioSet {
-    pub(crate) fn new() -> Self {
-        let zeros = |_| core::array::from_fn(|_| AtomicU64::new(0));
-        Self { counts: core::array::from_fn(zeros), pmd_mapped: core::array::from_fn(|_| AtomicU64::new(0)) }
+    pub(crate) const fn new() -> Self {
+        Self {
+            counts: [const { [const { AtomicU64::new(0) }; COUNT] }; ORDERS],
+            pmd_mapped: [const { AtomicU64::new(0) }; 3],
+        }
     }
 
     /// The counter, or `None` for an order that nothing is counted for.
