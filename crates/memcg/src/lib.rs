@@ -32,6 +32,7 @@
 //! - `folios`: folios on the LRU lists, and on their way back to the page-frame allocator.
 //! - `programs`: what a program's new pages are charged to.
 //! - `splits`: the folios that wait to be split.
+//! - `reparent`: what removed memcgs leave, and who inherits it.
 //! - `numa`: `memory.numa_stat`: what a memcg has on each node.
 //! - `files`: the files of a memcg, as text in and out.
 //! - `lifecycle`: how memcgs are made, removed and freed.
@@ -66,6 +67,7 @@ mod outcome;
 mod peak;
 mod programs;
 mod protected;
+mod reparent;
 mod splits;
 mod stat;
 mod table;
@@ -92,6 +94,7 @@ pub use name::MAX_NAME;
 pub use outcome::WriteOutcome;
 pub use peak::MemcgPeak;
 pub use programs::MemcgPrograms;
+pub use reparent::Reparenting;
 pub use splits::{DeferredOf, DeferredSplits};
 pub use stat::{MemcgStat, MemcgStats};
 pub use tree::{KeptMemcg, MemcgTree, Protection, Visits};
@@ -157,6 +160,12 @@ impl<P: Platform> Memcgs<P> {
     #[inline]
     pub fn splits(&self) -> DeferredSplits<'_, P> {
         DeferredSplits::new(&self.tree)
+    }
+
+    /// What removed ones leave.
+    #[inline]
+    pub fn reparenting(&self) -> Reparenting<'_, P> {
+        Reparenting::new(&self.tree)
     }
 
     /// Their files, and the limits that these hold.

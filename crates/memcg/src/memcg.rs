@@ -49,6 +49,12 @@ impl Life {
         self.0.load(Ordering::Acquire) & (ONLINE | ZOMBIE) != 0
     }
 
+    /// Whether it is there and was removed.
+    #[inline]
+    pub(crate) fn is_removed(&self) -> bool {
+        self.0.load(Ordering::Acquire) & ZOMBIE != 0
+    }
+
     pub(crate) fn spaces(&self) -> u32 {
         self.0.load(Ordering::Relaxed) & (ZOMBIE - 1)
     }

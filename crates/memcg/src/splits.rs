@@ -119,7 +119,7 @@ impl<'s, P: Platform> DeferredSplits<'s, P> {
     }
 
     /// Queues a folio that is not queued, without counting it as deferred.
-    fn queue(self, locked: &HeadGuard<'_, P>) {
+    pub(crate) fn queue(self, locked: &HeadGuard<'_, P>) {
         let folio = locked.folio();
         let frame = folio.frame();
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());

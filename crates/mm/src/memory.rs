@@ -227,17 +227,23 @@ impl<P: Platform> Memory<P> {
     ///
     /// As Linux's `mkdir` in a cgroup.
     pub fn create_memcg(&self, parent: MemcgId, name: &str) -> Result<MemcgId, MemcgError> {
-        self.spaces.memcgs().lifecycle().create(parent, name)
+        let create = || self.spaces.memcgs().lifecycle().create(parent, name);
+        match create() {
+            Err(MemcgError::TooMany) if self.spaces.swap().reparenting().free_numbers() => create(),
+            made => made,
+        }
     }
 
-    /// Removes a memcg. What is charged to it stays so until the last of that is gone; then its number is
-    /// free.
+    /// Removes a memcg. What is charged to it goes to the first one above that was not removed: what is on
+    /// its LRU lists at once, the rest within the next removals (docs/memcg.md). Then its number is free.
     ///
     /// # Errors
     ///
     /// As Linux's `rmdir` of a cgroup.
     pub fn remove_memcg(&self, id: MemcgId) -> Result<(), MemcgError> {
-        self.spaces.memcgs().lifecycle().remove(id)
+        self.spaces.memcgs().lifecycle().remove(id)?;
+        self.spaces.swap().reparenting().after_removal(id);
+        Ok(())
     }
 
     /// The memcg at `path`, from the root of the tree.

@@ -159,9 +159,11 @@ impl<P: Platform> SwapIo<'_, P> {
 
     /// Counts the pages of a folio, for the machine and for their memcg.
     pub fn count_pages(self, head: Pfn, event: VmEvent, stat: MemcgStat) {
-        let frame = self.devices.frames().known(head);
+        let (pin, frame) = (self.devices.platform().pin(), self.devices.frames().known(head));
+        // The memcg may be removed, and the folio be another one's at once.
+        let _section = self.devices.frames().epoch().enter(&pin);
         let (pages, memcg) = (frame.word().order().pages(), frame.as_folio().memcg());
-        self.count_some(&self.devices.platform().pin(), MemcgId::from_bits(memcg), pages, (event, stat));
+        self.count_some(&pin, MemcgId::from_bits(memcg), pages, (event, stat));
     }
 
     /// Counts `pages` for the machine and for their memcg.
@@ -176,6 +178,7 @@ impl<P: Platform> SwapIo<'_, P> {
     /// device's.
     fn count_io(self, io: PageIo, cached: u64) {
         let (pin, frame) = (self.devices.platform().pin(), self.devices.frames().known(io.pfn));
+        let _section = self.devices.frames().epoch().enter(&pin);
         let (order, memcg) = (frame.word().order(), MemcgId::from_bits(frame.as_folio().memcg()));
         let cached = cached.min(u64::from(io.pages));
         let on_device = u64::from(io.pages) - cached;

@@ -19,6 +19,7 @@
 //! - `cache`: the swap cache: which page has which slot, decided under the cluster's lock.
 //! - `io`: reading and writing folios of the cache.
 //! - `reclaim`: freeing slots whose pages only the cache holds, and compacting devices in RAM.
+//! - `reparent`: what removed memcgs leave goes to those that inherit it.
 //! - `allocate`: allocating a folio's slots.
 //! - `swapoff`: removing a device.
 //! - `audit`: the audit of swap: everything recounted, on a quiet machine.
@@ -41,6 +42,7 @@ mod held;
 mod io;
 mod lists;
 mod reclaim;
+mod reparent;
 mod shadow;
 mod slot;
 mod swapoff;
@@ -62,6 +64,7 @@ pub use error::{NoSlots, NoTable, StillUsed, SwapOnError};
 pub use held::Inserted;
 pub use io::{IoState, SwapIo};
 pub use reclaim::SlotReclaim;
+pub use reparent::SwapReparenting;
 pub use shadow::{Ages, Shadow};
 pub use slot::{DeviceId, MAX_DEVICES, SlotId};
 pub use swapoff::Swapoff;
@@ -151,6 +154,12 @@ impl<P: Platform> Swap<P> {
     #[inline]
     pub fn reclaim(&self) -> SlotReclaim<'_, P> {
         SlotReclaim::new(&self.devices)
+    }
+
+    /// What removed memcgs leave.
+    #[inline]
+    pub fn reparenting(&self) -> SwapReparenting<'_, P> {
+        SwapReparenting::new(&self.devices)
     }
 
     /// Discarding free clusters.

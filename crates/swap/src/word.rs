@@ -139,6 +139,16 @@ impl SlotWord {
         }
     }
 
+    /// The page is on the device only, and charged to `memcg` from now on.
+    #[inline]
+    pub(crate) const fn charged_to(self, memcg: u16, shadow: Option<Shadow>) -> Self {
+        let out = match shadow {
+            Some(shadow) => Out::Shadow(shadow),
+            None => Out::Bare(memcg),
+        };
+        Self(self.left(out).0 | self.0 & BUSY)
+    }
+
     /// The same, for all slots of its block.
     #[inline]
     pub(crate) const fn whole(self) -> Self {

@@ -27,6 +27,7 @@ mod mlock;
 mod moves;
 mod oom;
 mod pageout;
+mod reparent;
 mod rmap;
 mod seals;
 mod shared_zeros;

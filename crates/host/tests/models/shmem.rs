@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A page of shared memory that has 1, mapped at [`ADDR`] by a program and its child.
-fn shared(machine: &Machine, space: &HostSpace<'_>) {
+pub(crate) fn shared(machine: &Machine, space: &HostSpace<'_>) {
     as_one_step(|| {
         let request = MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(PAGE, RW) };
         space.mmap(&request.at(ADDR, MapFlags::FIXED)).expect("there is memory enough");

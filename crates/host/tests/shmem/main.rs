@@ -11,6 +11,7 @@ mod disk;
 mod allocated;
 mod large;
 mod mapped;
+mod removed_memcgs;
 mod seals;
 mod segments;
 mod slow_device;

@@ -59,6 +59,8 @@ struct Shared<'m> {
     machine: &'m Machine,
     file: &'m File<'m, HostPlatform>,
     group: Option<MemcgId>,
+    /// Memcgs that are still to be removed.
+    busy: Mutex<Vec<MemcgId>>,
     /// Calls that change the size are made one at a time.
     size: Mutex<()>,
     device: Mutex<DeviceId>,
@@ -138,7 +140,26 @@ impl Thread<'_> {
                     set_limit(machine, group, Limit::Max, 100 + nth % 100);
                 }
             }
+            24 if self.shared.group.is_some() => {
+                // What is charged to the one that it leaves goes to the group.
+                let name = format!("{}-{value}", self.at);
+                let next = machine.memory().create_memcg(self.shared.group.unwrap(), &name).unwrap();
+                self.enter(next);
+                if value.is_multiple_of(8) {
+                    machine.memory().swap().reparenting().free_numbers();
+                }
+            }
             _ => self.replace_device(),
+        }
+    }
+
+    /// The program goes to a memcg, and the one that it was in is removed if it is not the group.
+    fn enter(&self, memcg: MemcgId) {
+        let before = self.space.memcg();
+        self.space.set_memcg(memcg).unwrap();
+        if Some(before) != self.shared.group && self.shared.machine.memory().remove_memcg(before).is_err() {
+            // Another thread has a child of the program in hand, which exited there.
+            self.shared.busy.lock().unwrap_or_else(PoisonError::into_inner).push(before);
         }
     }
 
@@ -183,7 +204,8 @@ fn stress(technique: &str, on: On, is_limited: bool) {
         }
         space
     });
-    let shared = Shared { machine: &machine, file: &file, group, size: Mutex::new(()), device, on };
+    let (size, busy) = (Mutex::new(()), Mutex::default());
+    let shared = Shared { machine: &machine, file: &file, group, busy, size, device, on };
     on_cpus(&machine, 3, |number, cpu| {
         let space = &spaces[number];
         let areas = [SHARED, MapFlags::empty()]
@@ -199,6 +221,9 @@ fn stress(technique: &str, on: On, is_limited: bool) {
             random: Random(seed),
         };
         (1..STEPS).for_each(|value| thread.step(value));
+        if let Some(group) = group {
+            thread.enter(group);
+        }
     });
     reap(&machine, 50);
     let figures = file.figures();
@@ -206,6 +231,9 @@ fn stress(technique: &str, on: On, is_limited: bool) {
     assert_eq!((taken.0.load(Ordering::Relaxed), machine.memory().file_totals().promised as i64), (all, all));
     assert_audit(&machine);
     drop(spaces);
+    for memcg in shared.busy.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        machine.memory().remove_memcg(memcg).unwrap();
+    }
     drop(file);
     reap(&machine, 50);
     reclaim(&machine, 4, 512);
@@ -216,6 +244,10 @@ fn stress(technique: &str, on: On, is_limited: bool) {
         let stats = machine.memory().memcgs().counters().stats(group);
         let [shmem, file] = [MemcgStat::Shmem, MemcgStat::File].map(|stat| stats[stat as usize]);
         assert_eq!((shmem, file), (0, 0));
+        (0..200).for_each(|_| machine.memory().memcgs().lifecycle().sweep());
+        let mut memcgs = 0;
+        machine.memory().memcgs().tree().for_each_in_subtree(group, |_| memcgs += 1);
+        assert_eq!(memcgs, 1, "a number is lost");
     }
 }
 

@@ -24,6 +24,7 @@ mod partly_mapped;
 mod protection;
 mod refault;
 mod removed_memcg;
+mod reparented;
 mod slow_device;
 mod starved;
 mod swap_counters;

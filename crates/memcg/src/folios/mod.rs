@@ -9,6 +9,7 @@ mod split;
 mod unlisted;
 
 pub use isolate::{Begin, Isolated, Most};
+pub(crate) use put::FILE;
 
 use crate::id::MemcgId;
 use crate::lists::{Incoming, LIST_FLAGS, Label, ListPlace, Lists, LruList, NodeLists, mark};
@@ -19,7 +20,7 @@ use quire_sync::SpinGuard;
 use quire_sync::atomic::Ordering;
 
 /// The lock of the place where a folio is.
-enum Held<'g, P: Platform> {
+pub(crate) enum Held<'g, P: Platform> {
     Incoming(SpinGuard<'g, Incoming, P>),
     Main(&'g NodeLists<P>, SpinGuard<'g, Lists, P>),
 }
@@ -117,7 +118,11 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
     /// Calls `act` under the lock of the place where the folio is listed, with its label. `None` if it is not
     /// listed.
     #[inline]
-    fn with_listed<R>(self, head: Pfn, act: impl FnOnce(&Frame, Label, &mut Held<'_, P>) -> R) -> Option<R> {
+    pub(crate) fn with_listed<R>(
+        self,
+        head: Pfn,
+        act: impl FnOnce(&Frame, Label, &mut Held<'_, P>) -> R,
+    ) -> Option<R> {
         let frame = self.tree.frames.known(head);
         let listed = || frame.word().flags().contains(FrameFlags::LRU);
         let mut attempt = 0;

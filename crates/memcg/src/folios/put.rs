@@ -10,7 +10,7 @@ use quire_frame::{FolioCounter, Frame, FrameChain, FreeError};
 
 /// In the descriptor of a folio beside its memcg: it is counted as a page of a file. Its kind does not say so
 /// any more when its last reference is gone.
-const FILE: u16 = MemcgId::COUNT as u16;
+pub(crate) const FILE: u16 = MemcgId::COUNT as u16;
 
 impl<P: Platform> MemcgFolios<'_, P> {
     /// A new page of a file was charged to the memcg: it belongs to it, and counts as a page of a file.
@@ -27,11 +27,21 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// The page does not count as one of a file any more: its program made it its own. The program maps it,
     /// and other threads may hold it.
     pub fn disown_file_page(self, pin: &Pin<'_, P>, page: &Frame) {
-        let word = page.as_folio().memcg();
-        if word & FILE != 0 {
-            page.as_folio().set_memcg(word & !FILE);
-            let pages = page.word().order().pages() as i64;
-            MemcgCounters::new(self.tree).add_stat(pin, MemcgId::from_bits(word), MemcgStat::File, -pages);
+        // Its memcg may be removed at this moment, and is not before this section ends.
+        let _section = self.tree.frames().epoch().enter(pin);
+        let mut word = page.as_folio().memcg();
+        while word & FILE != 0 {
+            if page.as_folio().replace_memcg(word, word & !FILE) {
+                let pages = page.word().order().pages() as i64;
+                MemcgCounters::new(self.tree).add_stat(
+                    pin,
+                    MemcgId::from_bits(word),
+                    MemcgStat::File,
+                    -pages,
+                );
+                return;
+            }
+            word = page.as_folio().memcg();
         }
     }
 

@@ -113,6 +113,7 @@ impl<P: Platform> MemcgLifecycle<'_, P> {
             // What is left of it is in use elsewhere, and no limit that is gone holds there.
             memcg.lift_limits();
             self.tree.push_removed(&mut registry, memcg);
+            registry.removals = registry.removals.saturating_add(1);
         }
         self.sweep();
         Ok(())

@@ -34,6 +34,11 @@ impl<P: Platform> MemcgTree<P> {
         self.keep_if(id, |_| true)
     }
 
+    /// Keeps the memcg that has this number now, if that was removed.
+    pub(crate) fn keep_removed(&self, id: MemcgId) -> Option<KeptMemcg<'_, P>> {
+        self.keep_if(id, |memcg| memcg.life.is_removed())
+    }
+
     fn keep_if(&self, id: MemcgId, is_it: impl Fn(&Memcg<P>) -> bool) -> Option<KeptMemcg<'_, P>> {
         let _pin = self.frames().platform().pin();
         let _registry = self.registry.lock();

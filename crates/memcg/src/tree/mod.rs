@@ -40,6 +40,10 @@ pub(crate) struct Registry {
     pub(crate) free: MemcgId,
     /// Memcgs that were removed and not freed yet, linked.
     pub(crate) removed: Option<(MemcgId, MemcgId)>,
+    /// How many these are.
+    pub(crate) removals_kept: u16,
+    /// Removals since all that belonged to removed memcgs was last moved away.
+    pub(crate) removals: u32,
     /// All that are in the tree but the root.
     pub(crate) names: Names,
 }
@@ -251,6 +255,7 @@ impl<P: Platform> MemcgTree<P> {
     /// Puts a removed memcg at the end of the list of those that are to be checked.
     pub(crate) fn push_removed(&self, registry: &mut Registry, memcg: &Memcg<P>) {
         set_link(&memcg.links.next_removed, None);
+        registry.removals_kept += 1;
         registry.removed = match registry.removed {
             None => Some((memcg.id, memcg.id)),
             Some((first, last)) => {
@@ -267,6 +272,7 @@ impl<P: Platform> MemcgTree<P> {
         let (first, last) = registry.removed?;
         let memcg = self.table.get(first)?;
         registry.removed = linked(&memcg.links.next_removed).map(|next| (next, last));
+        registry.removals_kept -= 1;
         Some(memcg)
     }
 

@@ -124,6 +124,12 @@ impl FolioFrame<'_> {
         self.0.map_count().load(Ordering::Acquire)
     }
 
+    /// Changes [`memcg`](Self::memcg) from `old` to `new`, if it still is `old`.
+    #[inline]
+    pub fn replace_memcg(self, old: u16, new: u16) -> bool {
+        self.0.memcg().compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
     /// Sets the number of maps of a folio that no other thread counts.
     #[inline]
     pub fn set_maps(self, maps: u32) {
