@@ -26,6 +26,8 @@ impl<P: Platform> FileBacking<P> for InCache {
 struct Bytes<'m>(File<'m, Toy>);
 
 impl FileData for Bytes<'_> {
+    type Program = ();
+
     fn size(&self) -> u64 {
         self.0.size()
     }
@@ -38,11 +40,11 @@ impl FileData for Bytes<'_> {
         Ok(self.0.set_size(size)?)
     }
 
-    fn punch(&self, bytes: core::ops::Range<u64>) -> Result<(), Error> {
+    fn punch(&self, bytes: core::ops::Range<u64>, _: Option<&()>) -> Result<(), Error> {
         Ok(self.0.punch(bytes, |_| Ok(()))?)
     }
 
-    fn allocate(&self, _: core::ops::Range<u64>) -> Result<(), Error> {
+    fn allocate(&self, _: core::ops::Range<u64>, _: Option<&()>) -> Result<(), Error> {
         Err(Error::NotSupported)
     }
 

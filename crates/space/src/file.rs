@@ -207,19 +207,26 @@ impl<'m, P: Platform> File<'m, P> {
         self.handle.file().shmem().map(ShmemState::seals)
     }
 
-    /// Allocates the pages of shared memory that hold these bytes, where there are holes, and makes it as
-    /// large as that needs, unless it shall `keep_size` (`fallocate`). They are zeros, and count as holes for
-    /// [`seek_data`](Self::seek_data) and `mincore` until they are used. The root memcg pays. May sleep.
+    /// As [`SpaceFiles::allocate`](crate::SpaceFiles::allocate); the root memcg pays.
     ///
     /// # Errors
     ///
-    /// [`PageError::NotSupported`], [`PageError::TooLarge`], [`PageError::Sealed`]; or there is no memory, or
-    /// no room: then what was allocated and is not used is given back.
+    /// As there.
+    #[doc(hidden)]
     pub fn allocate(&self, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
+        self.allocate_for(bytes, keep_size, &Membership::default())
+    }
+
+    /// [`allocate`](Self::allocate) for a program of this machine, whose memcg pays.
+    pub(crate) fn allocate_for(
+        &self,
+        bytes: Range<u64>,
+        keep_size: bool,
+        program: &Membership,
+    ) -> Result<(), PageError> {
         let file = self.handle.file();
         let allocation = Allocation::new(self.spaces.page_cache(), file, &bytes)?;
-        let root = Membership::default();
-        let allocate = |index| self.with_reclaim(|| allocation.allocate(index, &root));
+        let allocate = |index| self.with_reclaim(program, || allocation.allocate(index, program));
         let mut allocated = allocation.pages().try_for_each(allocate);
         if allocated.is_ok() && !keep_size && bytes.end > file.size() {
             allocated = self.set_size(bytes.end);
@@ -242,27 +249,31 @@ impl<'m, P: Platform> File<'m, P> {
         UnusedPages::of(self.handle.file()).seek_hole(self.spaces.frames(), from)
     }
 
-    /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE or ZERO_RANGE, and KEEP_SIZE). They may be past
-    /// the end, in the last page: a hole that reaches the end goes on to the end of that page in ext4, not in
-    /// tmpfs. Copies that programs have made stay. May sleep.
-    ///
-    /// `free` frees what is stored of the bytes that it is called with: the whole pages of the hole, of which
-    /// the last may have the end of the file. It is called once, if there are such pages, with their faults
-    /// and their writeback shut out, and does not call the memory management.
+    /// As [`SpaceFiles::punch`](crate::SpaceFiles::punch); the root memcg pays.
     ///
     /// # Errors
     ///
-    /// [`PageError::Sealed`]; a page at one end could not be read, or there is no memory or no space for it:
-    /// nothing has changed. Or what `free` failed with: the whole pages have what is stored then.
+    /// As there.
+    #[doc(hidden)]
     pub fn punch(
         &self,
         bytes: Range<u64>,
         mut free: impl FnMut(Range<u64>) -> Result<(), FileError>,
     ) -> Result<(), PageError> {
-        let (root, users) = (Membership::default(), self.mappers());
-        self.with_reclaim(|| {
+        self.punch_for(bytes, &Membership::default(), &mut free)
+    }
+
+    /// [`punch`](Self::punch) for a program of this machine, whose memcg pays for the pages at the ends.
+    pub(crate) fn punch_for(
+        &self,
+        bytes: Range<u64>,
+        program: &Membership,
+        free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
+    ) -> Result<(), PageError> {
+        let users = self.mappers();
+        self.with_reclaim(program, || {
             let file = self.handle.file();
-            self.spaces.page_cache().punch(file, bytes.clone(), &root, &users, &mut free)
+            self.spaces.page_cache().punch(file, bytes.clone(), program, &users, &mut *free)
         })
     }
 
@@ -382,10 +393,11 @@ impl<'m, P: Platform> File<'m, P> {
 
     /// The same for a call that has to succeed: a page that cannot be read is lost.
     fn swap_in_or_lose(&self, page: SwappedPage) -> Result<(), PageError> {
-        match self.with_reclaim(|| self.swap_in(page, &Membership::default())) {
+        let root = Membership::default();
+        match self.with_reclaim(&root, || self.swap_in(page, &root)) {
             Err(PageError::File(_)) => {
                 let shmem = self.spaces.page_cache().shmem();
-                self.with_reclaim(|| Ok(shmem.lose(self.handle.file(), page)?))
+                self.with_reclaim(&root, || Ok(shmem.lose(self.handle.file(), page)?))
             }
             result => result,
         }
@@ -411,11 +423,15 @@ impl<'m, P: Platform> File<'m, P> {
         }
     }
 
-    fn with_reclaim<R>(&self, mut call: impl FnMut() -> Result<R, PageError>) -> Result<R, PageError> {
+    fn with_reclaim<R>(
+        &self,
+        program: &Membership,
+        mut call: impl FnMut() -> Result<R, PageError>,
+    ) -> Result<R, PageError> {
         let mut failed = 0;
         loop {
             let result = match call() {
-                Err(PageError::Swapped(page)) => match self.swap_in(page, &Membership::default()) {
+                Err(PageError::Swapped(page)) => match self.swap_in(page, program) {
                     Ok(()) => continue,
                     Err(error) => Err(error),
                 },

@@ -48,6 +48,9 @@ pub trait Backend: Send + Sync {
 /// The bytes of a regular file. What changes the size or makes holes is called under the lock of the inode,
 /// and so is what a program writes. May sleep.
 pub trait FileData: Send + Sync {
+    /// A program, which pays for pages that a call of it makes.
+    type Program: ?Sized;
+
     /// Its size in bytes.
     fn size(&self) -> u64;
 
@@ -66,7 +69,7 @@ pub trait FileData: Send + Sync {
     /// # Errors
     ///
     /// There is no memory for a page at the edge.
-    fn punch(&self, bytes: Range<u64>) -> Result<(), Error>;
+    fn punch(&self, bytes: Range<u64>, program: Option<&Self::Program>) -> Result<(), Error>;
 
     /// Makes the file have all pages of these bytes, which may be past the end. The size stays.
     ///
@@ -74,7 +77,7 @@ pub trait FileData: Send + Sync {
     ///
     /// There is no memory or no space, or the calling program is to end: pages that were made by this call
     /// are given back. [`Error::NotSupported`].
-    fn allocate(&self, bytes: Range<u64>) -> Result<(), Error>;
+    fn allocate(&self, bytes: Range<u64>, program: Option<&Self::Program>) -> Result<(), Error>;
 
     /// The next byte from `at` on, which is before the end, with data or in a hole; `None` if there is no
     /// more data.

@@ -8,6 +8,7 @@ use core::ops::Range;
 use quire_arch::Platform;
 use quire_mm::Memory;
 use quire_mm::file::{File, FileError, ShmemEnabled, ShmemOwner};
+use quire_mm::space::Space;
 
 /// The owner of a file's pages.
 struct FileOwner {
@@ -85,7 +86,9 @@ impl<'m, P: Platform, C: Fn() -> Time + Send + Sync> Backend for Shmem<'m, P, C>
     }
 }
 
-impl<P: Platform> FileData for ShmemFile<'_, P> {
+impl<'m, P: Platform> FileData for ShmemFile<'m, P> {
+    type Program = Space<'m, P>;
+
     fn size(&self) -> u64 {
         self.0.size()
     }
@@ -99,12 +102,18 @@ impl<P: Platform> FileData for ShmemFile<'_, P> {
         Ok(self.0.set_size(size)?)
     }
 
-    fn punch(&self, bytes: Range<u64>) -> Result<(), Error> {
-        Ok(self.0.punch(bytes, |_| Ok(()))?)
+    fn punch(&self, bytes: Range<u64>, program: Option<&Space<'m, P>>) -> Result<(), Error> {
+        Ok(match program {
+            Some(program) => program.files().punch(&self.0, bytes, |_| Ok(())),
+            None => self.0.punch(bytes, |_| Ok(())),
+        }?)
     }
 
-    fn allocate(&self, bytes: Range<u64>) -> Result<(), Error> {
-        Ok(self.0.allocate(bytes, true)?)
+    fn allocate(&self, bytes: Range<u64>, program: Option<&Space<'m, P>>) -> Result<(), Error> {
+        Ok(match program {
+            Some(program) => program.files().allocate(&self.0, bytes, true),
+            None => self.0.allocate(bytes, true),
+        }?)
     }
 
     fn seek(&self, at: u64, what: Seek) -> Option<u64> {

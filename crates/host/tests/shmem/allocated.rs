@@ -110,6 +110,41 @@ fn what_was_allocated_ahead_and_paged_out_is_data() {
     assert_audit(&machine);
 }
 
+/// Hazard: `fallocate` makes pages without end that no memcg is charged.
+#[test]
+fn the_memcg_of_the_caller_pays_for_what_is_allocated_and_no_more_than_it_may() {
+    let machine = swapping(32, 1, 256);
+    let (_cpu, group, space) = in_memcg(&machine, "group", &[(Limit::Max, 16)]);
+    let file = memfd(&machine, 64);
+    space.files().allocate(&file, 0..12 * PAGE, false).unwrap();
+    assert_eq!((usage(&machine, group), swap_usage(&machine, group)), (12, 0));
+    let shmem = machine.memory().memcgs().counters().stats(group)[MemcgStat::Shmem as usize];
+    assert_eq!(shmem, 12);
+    // The first ones go to the device.
+    space.files().allocate(&file, 0..40 * PAGE, false).unwrap();
+    assert!(usage(&machine, group) <= 16);
+    assert_eq!(usage(&machine, group) + swap_usage(&machine, group), 40);
+    assert_eq!(
+        (file.figures().cached, file.figures().swapped),
+        (usage(&machine, group), swap_usage(&machine, group))
+    );
+    // What a hole cuts is swapped in, and charged to the slot's.
+    space.files().punch(&file, PAGE + 8..39 * PAGE, |_| Ok(())).unwrap();
+    assert_eq!(usage(&machine, group) + swap_usage(&machine, group), 3);
+    // Without swap there is an end to it, and what was allocated is given back.
+    let small = Setup::mib(32).overcommit().build();
+    let (_cpu, group, space) = in_memcg(&small, "group", &[(Limit::Max, 16)]);
+    let file = memfd(&small, 64);
+    let failed = space.files().allocate(&file, 0..40 * PAGE, false);
+    assert!(matches!(failed, Err(PageError::OverLimit(_))), "{failed:?}");
+    assert_eq!((usage(&small, group), file.figures().cached, file.size()), (0, 0, 64 * PAGE));
+    let other = memfd(&machine, 64);
+    assert_eq!(space.files().allocate(&other, 0..PAGE, false), Err(PageError::OtherMachine));
+    assert_eq!(space.files().punch(&other, 0..PAGE, |_| Ok(())), Err(PageError::OtherMachine));
+    file.allocate(0..40 * PAGE, true).unwrap();
+    assert_eq!((usage(&small, group), file.figures().cached), (0, 40), "the root pays without a program");
+}
+
 /// Two threads allocate, use, cut and free the same pages; nothing is counted twice.
 #[test]
 fn allocations_beside_faults_and_holes_keep_the_counts() {

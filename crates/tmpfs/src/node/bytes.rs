@@ -111,14 +111,19 @@ impl<B: Backend> Node<'_, B> {
         Ok(())
     }
 
-    /// Makes pages or a hole of `length` bytes from `at` on (`fallocate`).
+    /// Makes pages or a hole of `length` bytes from `at` on (`fallocate`), for which `program` pays.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`]: no bytes; [`Error::FileTooLarge`]; [`Error::NoSpace`] and [`Error::NoMemory`]: no
     /// page was made; [`Error::IsDirectory`]; [`Error::Pipe`]; [`Error::NoDevice`];
     /// [`Error::NotSupported`].
-    pub fn allocate(&self, mode: Allocate, at: u64, length: u64) -> Result<(), Error> {
+    pub fn allocate(
+        &self,
+        mode: Allocate,
+        (at, length): (u64, u64),
+        program: Option<&<B::Data as FileData>::Program>,
+    ) -> Result<(), Error> {
         if length == 0 || at > LARGEST {
             return Err(Error::Invalid);
         }
@@ -129,14 +134,14 @@ impl<B: Backend> Node<'_, B> {
         let end = at.checked_add(length).filter(|end| *end <= LARGEST).ok_or(Error::FileTooLarge)?;
         let _held = self.lock_bytes();
         if mode == Allocate::Punch {
-            data.punch(at..end)?;
+            data.punch(at..end, program)?;
         } else {
             let pages = end.div_ceil(PAGE_SIZE) - at / PAGE_SIZE;
             // As Linux: what is more than the file system has is refused, whatever the file has of it.
             if self.instance.counts().pages().1.is_some_and(|limit| pages > limit) {
                 return Err(Error::NoSpace);
             }
-            data.allocate(at..end)?;
+            data.allocate(at..end, program)?;
             if mode == Allocate::Extend && end > data.size() {
                 data.set_size(end)?;
             }

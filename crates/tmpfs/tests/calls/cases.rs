@@ -153,11 +153,11 @@ fn limits_of_inodes_count_links_and_attributes() {
         root.unlink(b"s").unwrap();
         drop(link);
         assert_eq!(file.write(|data| data.write(4096, &[0])), Ok(Ok(1)));
-        assert_eq!(file.allocate(Allocate::KeepSize, 0, 3 * PAGE), Err(Error::NoSpace));
+        assert_eq!(file.allocate(Allocate::KeepSize, (0, 3 * PAGE), None), Err(Error::NoSpace));
         // Limits may grow, and shrink to what is in use.
         fs.set_limits(Limits { pages: Some(3), inodes: Some(4) }).unwrap();
         assert_eq!(fs.set_limits(Limits { pages: Some(1), inodes: Some(4) }), Err(Error::Invalid));
-        file.allocate(Allocate::KeepSize, 0, 3 * PAGE).unwrap();
+        file.allocate(Allocate::KeepSize, (0, 3 * PAGE), None).unwrap();
         assert_eq!((file.stat().blocks, file.stat().size), (24, 4097));
     });
 }

@@ -4,6 +4,7 @@
 use crate::common::{HostMemory, USER};
 use quire_host::{HostConfig, HostPlatform};
 use quire_mm::frame::KernelHeap;
+use quire_mm::memcg::MemcgId;
 use quire_mm::platform::{PAGE_SIZE, VirtAddr};
 use quire_mm::space::{MapFlags, MapRequest, Protection};
 use quire_mm::{Memory, MemoryConfig};
@@ -65,13 +66,23 @@ fn bytes_in_the_page_cache_are_truncated_and_punched_under_the_inode_lock() {
         let file = fs.root().create(b"f", New::Regular, &USER).unwrap();
         file.set_size(5 * PAGE_SIZE + 7).unwrap();
         assert_eq!(file.stat().size, 5 * PAGE_SIZE + 7);
-        file.allocate(Allocate::Punch, 100, 2 * PAGE_SIZE).unwrap();
+        file.allocate(Allocate::Punch, (100, 2 * PAGE_SIZE), None).unwrap();
         assert_eq!(file.set_size(u64::MAX), Err(Error::Invalid));
         assert_eq!(file.seek(0, Seek::Data), Err(Error::PastEnd), "all of it is a hole");
-        file.allocate(Allocate::Extend, 0, 10).unwrap();
+        file.allocate(Allocate::Extend, (0, 10), None).unwrap();
         assert_eq!(file.seek(1, Seek::Hole), Ok(1), "what no program has used looks like a hole");
         assert_eq!(file.stat().blocks, 8);
-        assert_eq!(file.allocate(Allocate::Extend, 0, 5 * PAGE_SIZE), Err(Error::NoSpace));
+        assert_eq!(file.allocate(Allocate::Extend, (0, 5 * PAGE_SIZE), None), Err(Error::NoSpace));
         assert_eq!(file.stat().blocks, 8, "what this call allocated is given back");
+        // The program that calls pays.
+        let memcg = memory.create_memcg(MemcgId::ROOT, "m").unwrap();
+        let space = memory.create_space().unwrap();
+        space.set_memcg(memcg).unwrap();
+        file.allocate(Allocate::Extend, (0, 2 * PAGE_SIZE), Some(&space)).unwrap();
+        let mut current = String::new();
+        quire_mm::proc::memcg_file(memory, "m/memory.stat", None, &mut current).unwrap();
+        assert!(current.contains("shmem 4096\n"), "{current}");
+        file.allocate(Allocate::Punch, (0, 2 * PAGE_SIZE), Some(&space)).unwrap();
+        assert_eq!(file.stat().blocks, 0);
     });
 }

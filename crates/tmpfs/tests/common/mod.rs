@@ -112,6 +112,8 @@ impl Deref for Handle {
 }
 
 impl FileData for Handle {
+    type Program = ();
+
     fn size(&self) -> u64 {
         self.contents().size
     }
@@ -131,7 +133,7 @@ impl FileData for Handle {
         Ok(())
     }
 
-    fn punch(&self, bytes: Range<u64>) -> Result<(), Error> {
+    fn punch(&self, bytes: Range<u64>, _program: Option<&()>) -> Result<(), Error> {
         let mut contents = self.contents();
         let (first, last) = (bytes.start.div_ceil(PAGE), bytes.end / PAGE);
         if first > last {
@@ -144,7 +146,7 @@ impl FileData for Handle {
         Ok(())
     }
 
-    fn allocate(&self, bytes: Range<u64>) -> Result<(), Error> {
+    fn allocate(&self, bytes: Range<u64>, _program: Option<&()>) -> Result<(), Error> {
         let mut contents = self.contents();
         let mut made = Vec::new();
         let pages = bytes.start / PAGE..bytes.end.div_ceil(PAGE);

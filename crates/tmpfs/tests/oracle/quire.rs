@@ -179,7 +179,7 @@ impl<'t, 'm> Quire<'t, 'm> {
                 if *bytes == 0 {
                     return Err(Error::Invalid.errno());
                 }
-                done(Allocate::of_mode(*mode).and_then(|mode| file.allocate(mode, *at, *bytes)))
+                done(Allocate::of_mode(*mode).and_then(|mode| file.allocate(mode, (*at, *bytes), None)))
             }
             Op::Seek { at, hole, .. } => {
                 let what = if *hole { Seek::Hole } else { Seek::Data };
