@@ -29,6 +29,8 @@ enum File {
     Events,
     EventsLocal,
     SwapEvents,
+    ZswapCurrent,
+    ZswapWriteback,
     OomGroup,
     Stat,
     NumaStat,
@@ -51,6 +53,9 @@ impl File {
             "memory.events" => Self::Events,
             "memory.events.local" => Self::EventsLocal,
             "memory.swap.events" => Self::SwapEvents,
+            "memory.zswap.current" => Self::ZswapCurrent,
+            "memory.zswap.max" => Self::Limit(Limit::ZswapMax),
+            "memory.zswap.writeback" => Self::ZswapWriteback,
             "memory.oom.group" => Self::OomGroup,
             "memory.stat" => Self::Stat,
             "memory.numa_stat" => Self::NumaStat,
@@ -61,7 +66,8 @@ impl File {
 
     /// The file of a memcg; the root has few.
     fn of(id: MemcgId, name: &str) -> Result<Self, MemcgError> {
-        let at_root = |file: &Self| matches!(file, Self::Stat | Self::NumaStat | Self::Reclaim);
+        let at_root =
+            |file: &Self| matches!(file, Self::Stat | Self::NumaStat | Self::Reclaim | Self::ZswapWriteback);
         Self::named(name).filter(|file| !id.is_root() || at_root(file)).ok_or(MemcgError::NoFile)
     }
 }
@@ -90,14 +96,16 @@ enum Line {
     Sum(&'static str, [MemcgStat; 3]),
 }
 
-/// `memory.stat`, as far as it is counted, in the order of Linux 6.17.
-const STAT: [Line; 36] = {
+/// `memory.stat`, as far as it is counted, in the order of Linux 6.18.
+const STAT: [Line; 39] = {
     use Line::{Anon, Bytes, List, Plain, Sum};
     use MemcgStat as S;
     [
         Anon,
         Bytes(S::File),
         Bytes(S::Shmem),
+        Plain(S::Zswap),
+        Bytes(S::Zswapped),
         List(LruList::InactiveAnon),
         List(LruList::ActiveAnon),
         List(LruList::InactiveFile),
@@ -127,6 +135,7 @@ const STAT: [Line; 36] = {
         Plain(S::SwpoutZero),
         Plain(S::Zswpin),
         Plain(S::Zswpout),
+        Plain(S::Zswpwb),
         Plain(S::ThpFaultAlloc),
         Plain(S::ThpCollapseAlloc),
         Plain(S::ThpSwpout),
@@ -201,6 +210,13 @@ impl<P: Platform> MemcgFiles<'_, P> {
                 let [high, max, fail] = events.map(|event| MemcgCounters::new(self.tree).events(id, event));
                 writeln!(out, "high {high}\nmax {max}\nfail {fail}")?;
             }
+            File::ZswapCurrent => {
+                let stats = MemcgCounters::new(self.tree).stats(id);
+                writeln!(out, "{}", stats[MemcgStat::Zswap as usize].max(0))?;
+            }
+            File::ZswapWriteback => {
+                writeln!(out, "{}", u8::from(memcg.zswap_writeback.load(Ordering::Relaxed)))?;
+            }
             File::OomGroup => writeln!(out, "{}", u8::from(memcg.oom_group.load(Ordering::Relaxed)))?,
             File::Stat => {
                 MemcgFolios::new(self.tree).take_in(None);
@@ -246,7 +262,12 @@ impl<P: Platform> MemcgFiles<'_, P> {
         let file = File::of(id, name)?;
         let memcg = self.tree.online(id)?;
         match file {
-            File::Limit(_) | File::Reclaim | File::Peak | File::SwapPeak | File::OomGroup
+            File::Limit(_)
+            | File::Reclaim
+            | File::Peak
+            | File::SwapPeak
+            | File::OomGroup
+            | File::ZswapWriteback
                 if text.is_empty() =>
             {
                 // Linux's files do not get to see such a write.
@@ -258,6 +279,10 @@ impl<P: Platform> MemcgFiles<'_, P> {
             File::SwapPeak => Ok(self.reset_peak(&memcg.swap)),
             File::OomGroup => {
                 memcg.oom_group.store(parse_switch(text)?, Ordering::Relaxed);
+                Ok(WriteOutcome::Done)
+            }
+            File::ZswapWriteback => {
+                memcg.zswap_writeback.store(parse_switch(text)?, Ordering::Relaxed);
                 Ok(WriteOutcome::Done)
             }
             _ => Err(MemcgError::ReadOnly),
@@ -298,6 +323,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
                 Limit::Min => self.tree.set_min_and_low(memcg, pages, memcg.low.setting()),
                 Limit::SwapHigh => memcg.swap_high.store(pages, Ordering::Relaxed),
                 Limit::SwapMax => memcg.swap.set_max(pages),
+                Limit::ZswapMax => memcg.zswap_max.store(pages, Ordering::Relaxed),
             }
         }
         if matches!(limit, Limit::Max | Limit::High) && MemcgCharges::new(self.tree).usage(id) > pages {
@@ -317,7 +343,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
                 let most = self.limit(id, limit).map_or(UNLIMITED, |bytes| bytes >> PAGE_SHIFT);
                 MemcgCharges::new(self.tree).usage(id).saturating_sub(most)
             }
-            Limit::Low | Limit::Min | Limit::SwapHigh | Limit::SwapMax => 0,
+            Limit::Low | Limit::Min | Limit::SwapHigh | Limit::SwapMax | Limit::ZswapMax => 0,
         }
     }
 
@@ -331,6 +357,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
             Limit::Min => memcg.min.setting(),
             Limit::SwapHigh => memcg.swap_high.load(Ordering::Relaxed),
             Limit::SwapMax => memcg.swap.max(),
+            Limit::ZswapMax => memcg.zswap_max.load(Ordering::Relaxed),
         };
         (pages < UNLIMITED).then_some(pages << PAGE_SHIFT)
     }

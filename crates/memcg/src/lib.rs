@@ -29,6 +29,7 @@
 //! - `tree`: the tree of memcgs, the way through it, keeping and visiting them, and effective protection.
 //! - `counters`: what is counted for each memcg.
 //! - `charge`: charging pages to memcgs.
+//! - `zswap`: what compressed caches keep for memcgs.
 //! - `folios`: folios on the LRU lists, and on their way back to the page-frame allocator.
 //! - `programs`: what a program's new pages are charged to.
 //! - `splits`: the folios that wait to be split.
@@ -77,6 +78,7 @@ mod tagged;
 #[allow(dead_code, reason = "shared with the tests of quire-frame, which use more of it")]
 mod testing;
 mod tree;
+mod zswap;
 
 pub use audit::{Belonging, MemcgAudit, MemcgViolation};
 pub use charge::MemcgCharges;
@@ -98,6 +100,7 @@ pub use reparent::Reparenting;
 pub use splits::{DeferredOf, DeferredSplits};
 pub use stat::{MemcgStat, MemcgStats};
 pub use tree::{KeptMemcg, MemcgTree, Protection, Visits};
+pub use zswap::MemcgZswap;
 
 use core::fmt;
 use quire_arch::Platform;
@@ -148,6 +151,12 @@ impl<P: Platform> Memcgs<P> {
     #[inline]
     pub fn folios(&self) -> MemcgFolios<'_, P> {
         MemcgFolios::new(&self.tree)
+    }
+
+    /// What compressed caches keep for them.
+    #[inline]
+    pub fn zswap(&self) -> MemcgZswap<'_, P> {
+        MemcgZswap::new(&self.tree)
     }
 
     /// What the new pages of programs are charged to.

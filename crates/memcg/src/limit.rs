@@ -17,6 +17,8 @@ pub enum Limit {
     SwapHigh,
     /// The limit of swap.
     SwapMax,
+    /// What of it compressed caches may have, compressed.
+    ZswapMax,
 }
 
 /// A number at the front of `text` as Linux reads sizes (`memparse`), and what is behind it: decimal, octal

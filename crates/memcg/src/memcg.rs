@@ -108,6 +108,10 @@ pub(crate) struct Memcg<P: Platform> {
     /// Pages that this memcg charged while it or an ancestor was over its `swap_high`, and no program has
     /// waited for.
     pub(crate) over_swap_high: AtomicU64,
+    /// The most that compressed caches keep for it, in pages.
+    pub(crate) zswap_max: AtomicU64,
+    /// Whether its pages may go from compressed caches to the devices behind.
+    pub(crate) zswap_writeback: AtomicBool,
     pub(crate) min: Protected,
     pub(crate) low: Protected,
     /// A program of it that is OOM-killed takes all others along.
@@ -160,6 +164,8 @@ impl<P: Platform> Memcg<P> {
             over_high: AtomicBool::new(false),
             swap_high: AtomicU64::new(UNLIMITED),
             over_swap_high: AtomicU64::new(0),
+            zswap_max: AtomicU64::new(UNLIMITED),
+            zswap_writeback: AtomicBool::new(true),
             min: Protected::new(),
             low: Protected::new(),
             oom_group: AtomicBool::new(false),
@@ -188,6 +194,8 @@ impl<P: Platform> Memcg<P> {
         self.over_high.store(false, Ordering::Relaxed);
         self.swap_high.store(UNLIMITED, Ordering::Relaxed);
         self.over_swap_high.store(0, Ordering::Relaxed);
+        self.zswap_max.store(UNLIMITED, Ordering::Relaxed);
+        self.zswap_writeback.store(true, Ordering::Relaxed);
     }
 
     /// Makes the memcg as new, under the lock of the memcgs.

@@ -10,6 +10,10 @@ named_enum! {
         File = "file",
         /// Of these, pages of shared memory.
         Shmem = "shmem",
+        /// Bytes of compressed pages in compressed caches.
+        Zswap = "zswap",
+        /// These pages; in bytes in the file.
+        Zswapped = "zswapped",
         /// Refaults of anonymous pages.
         WorkingsetRefaultAnon = "workingset_refault_anon",
         /// Of these, pages activated because their refault distance was short.
@@ -54,6 +58,8 @@ named_enum! {
         Zswpin = "zswpin",
         /// Pages stored in a compressed cache.
         Zswpout = "zswpout",
+        /// Pages that a compressed cache wrote to its device.
+        Zswpwb = "zswpwb",
         /// Faults that mapped a new PMD-sized folio.
         ThpFaultAlloc = "thp_fault_alloc",
         /// PMD-sized folios allocated for a collapse.

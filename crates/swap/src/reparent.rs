@@ -77,8 +77,14 @@ impl<P: Platform> SwapReparenting<'_, P> {
             return false;
         }
         let reparenting = self.devices.memcgs().reparenting();
-        let cached = SwapCache::new(self.devices)
-            .with_folio(head, |_, first, end| reparenting.take_folio(&folio, u64::from(end - first)));
+        let cached = SwapCache::new(self.devices).with_folio(head, |held, first, end| {
+            let is_taken = reparenting.take_folio(&folio, u64::from(end - first));
+            if is_taken {
+                let memcg = folio.folio().frame().as_folio().memcg();
+                held.recharged((first, end), MemcgId::from_bits(memcg));
+            }
+            is_taken
+        });
         cached.unwrap_or_else(|| reparenting.take_folio(&folio, 0))
     }
 
@@ -98,6 +104,7 @@ impl<P: Platform> SwapReparenting<'_, P> {
             let heir = self.devices.memcgs().reparenting().take_slots(from, unit.pages.into());
             if let Some(heir) = heir {
                 held.guard.store(unit, self.given_to(heir, unit.word));
+                held.recharged((unit.first, unit.first + unit.pages), heir);
             }
         });
     }

@@ -3,6 +3,7 @@
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Platform};
 use quire_frame::MachineId;
+use quire_mm::memcg::MemcgId;
 use quire_swap::{
     DeviceError, DeviceFlags, DeviceMemory, DeviceReport, Direction, PageIo, Submitted, SwapDevice,
 };
@@ -218,6 +219,10 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for SlowDevice<D> {
 
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
         self.inner.freed(memory, slot, count);
+    }
+
+    fn recharged(&self, memory: DeviceMemory<'_, P>, slots: (u64, u64), to: MemcgId) {
+        self.inner.recharged(memory, slots, to);
     }
 
     fn discard(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {

@@ -37,3 +37,4 @@ mod swap_techniques;
 mod swapon;
 mod watched;
 mod watched_device;
+mod zswap_memcgs;

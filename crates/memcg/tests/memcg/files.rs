@@ -202,6 +202,44 @@ fn numbers_events_and_errors() {
     assert_eq!(memcgs.files().read(missing, "memory.max", None, none, &mut text), Err(MemcgError::NoMemcg));
 }
 
+/// As Linux 6.18's: the switch is at the root, too.
+#[test]
+fn the_files_of_compressed_caches() {
+    let memcgs = memcgs(1);
+    let a = memcgs.lifecycle().create(MemcgId::ROOT, "a").unwrap();
+    let b = memcgs.lifecycle().create(a, "b").unwrap();
+    let files = ["current", "max", "writeback"].map(|file| format!("memory.zswap.{file}"));
+    assert_eq!(files.each_ref().map(|file| read(&memcgs, a, file)), ["0\n", "max\n", "1\n"]);
+    let none = || (0, 0);
+    for (file, expected) in files.iter().zip([Err(MemcgError::NoFile), Err(MemcgError::NoFile), Ok(())]) {
+        let found = memcgs.files().read(MemcgId::ROOT, file, None, none, &mut String::new());
+        assert_eq!(found, expected, "{file}");
+    }
+    let write = |id, file: &str, text| memcgs.files().write(id, file, text).map(drop);
+    assert_eq!(write(a, "memory.zswap.max", "5000"), Ok(()));
+    assert_eq!(read(&memcgs, a, "memory.zswap.max"), "4096\n");
+    assert_eq!(write(a, "memory.zswap.max", "some"), Err(MemcgError::BadValue));
+    assert_eq!(write(a, "memory.zswap.current", "1"), Err(MemcgError::ReadOnly));
+    assert_eq!(write(a, "memory.zswap.writeback", "2"), Err(MemcgError::BadValue));
+    let pin = memcgs.frames().platform().pin();
+    let zswap = memcgs.zswap();
+    memcgs.zswap().count(&pin, b, (4095, 2));
+    assert!(zswap.may_store(b) && zswap.may_store(a));
+    assert_eq!(read(&memcgs, a, "memory.zswap.current"), "4095\n");
+    let stat = read(&memcgs, a, "memory.stat");
+    assert!(stat.contains("\nzswap 4095\nzswapped 8192\n"), "{stat}");
+    memcgs.zswap().count(&pin, b, (1, 1));
+    assert!(!zswap.may_store(b), "the one above is full");
+    assert_eq!(write(a, "memory.zswap.max", "0"), Ok(()));
+    memcgs.zswap().count(&pin, b, (-4096, -3));
+    assert!(!zswap.may_store(b) && zswap.may_store(MemcgId::ROOT));
+    for (id, text, expected) in [(a, "0", false), (a, "1", true), (MemcgId::ROOT, "0", false)] {
+        assert_eq!(write(id, "memory.zswap.writeback", text), Ok(()));
+        assert_eq!(zswap.writes_back(b), expected);
+        assert_eq!(read(&memcgs, b, "memory.zswap.writeback"), "1\n", "its own switch is on");
+    }
+}
+
 #[test]
 fn statistics_are_of_a_memcg_and_all_below() {
     let memcgs = memcgs(2);
@@ -226,11 +264,11 @@ fn statistics_are_of_a_memcg_and_all_below() {
     memcgs.folios().list_folio(&pin, head, LruList::InactiveFile);
     let text = read(&memcgs, a, "memory.stat");
     let names: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
-    let mut expected = "anon file shmem inactive_anon active_anon inactive_file active_file unevictable workingset_refault_anon \
-        workingset_activate_anon workingset_restore_anon pgscan pgsteal pswpin pswpout pgscan_kswapd pgscan_direct \
+    let mut expected = "anon file shmem zswap zswapped inactive_anon active_anon inactive_file active_file unevictable \
+        workingset_refault_anon workingset_activate_anon workingset_restore_anon pgscan pgsteal pswpin pswpout pgscan_kswapd pgscan_direct \
         pgscan_proactive pgsteal_kswapd pgsteal_direct pgsteal_proactive pgfault pgmajfault pgrefill pgactivate \
-        pgdeactivate pglazyfree pglazyfreed swpin_zero swpout_zero zswpin zswpout thp_fault_alloc thp_collapse_alloc \
-        thp_swpout thp_swpout_fallback".split_whitespace();
+        pgdeactivate pglazyfree pglazyfreed swpin_zero swpout_zero zswpin zswpout zswpwb thp_fault_alloc \
+        thp_collapse_alloc thp_swpout thp_swpout_fallback".split_whitespace();
     assert!(names.iter().all(|&name| expected.next() == Some(name)) && expected.next().is_none());
     let set: Vec<&str> = text.lines().filter(|line| !line.ends_with(" 0")).collect();
     assert_eq!(

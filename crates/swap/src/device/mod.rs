@@ -31,6 +31,7 @@ pub use ramdisk::RamDisk;
 use bitflags::bitflags;
 use quire_arch::{Pfn, Platform};
 use quire_frame::{Frames, MachineId};
+use quire_memcg::{MemcgId, Memcgs};
 
 bitflags! {
     /// Properties of a device.
@@ -126,7 +127,10 @@ pub struct DeviceReport {
 
 /// A machine's memory, as a swap device may use it.
 #[derive(Debug)]
-pub struct DeviceMemory<'f, P: Platform>(&'f Frames<P>);
+pub struct DeviceMemory<'f, P: Platform> {
+    frames: &'f Frames<P>,
+    memcgs: Option<&'f Memcgs<P>>,
+}
 
 impl<P: Platform> Clone for DeviceMemory<'_, P> {
     fn clone(&self) -> Self {
@@ -141,24 +145,34 @@ impl<'f, P: Platform> DeviceMemory<'f, P> {
     #[doc(hidden)]
     #[must_use]
     pub const fn new(frames: &'f Frames<P>) -> Self {
-        Self(frames)
+        Self { frames, memcgs: None }
+    }
+
+    /// The memory of the machine of `memcgs`.
+    pub(crate) fn of(memcgs: &'f Memcgs<P>) -> Self {
+        Self { frames: memcgs.frames(), memcgs: Some(memcgs) }
     }
 
     /// The machine, whose direct map leads to the frames of a request.
     #[must_use]
     pub fn platform(self) -> &'f P {
-        self.0.platform()
+        self.frames.platform()
     }
 
     /// Which machine it is: no other one has the same number, also later.
     #[doc(hidden)]
     #[must_use]
     pub fn machine(self) -> MachineId {
-        self.0.id()
+        self.frames.id()
     }
 
     pub(crate) const fn frames(self) -> &'f Frames<P> {
-        self.0
+        self.frames
+    }
+
+    /// The memcgs, unless it is used without.
+    pub(crate) const fn memcgs(self) -> Option<&'f Memcgs<P>> {
+        self.memcgs
     }
 }
 
@@ -240,6 +254,13 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
     /// The contents of these slots are no longer needed. Does not allocate, fail or sleep.
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
         let _ = (memory, slot, count);
+    }
+
+    /// These slots are charged to another memcg from now on. Called with spin locks held, and like
+    /// [`freed`](Self::freed) it does not allocate, fail or sleep.
+    #[doc(hidden)]
+    fn recharged(&self, memory: DeviceMemory<'_, P>, (slot, count): (u64, u64), to: MemcgId) {
+        let _ = (memory, slot, count, to);
     }
 
     /// None of these slots, a cluster or the end of the last one, is in use.

@@ -102,7 +102,7 @@ impl<P: Platform> SwapDevices<P> {
     /// The same, as passed to devices.
     #[inline]
     pub(crate) fn device_memory(&self) -> DeviceMemory<'_, P> {
-        DeviceMemory::new(self.frames())
+        DeviceMemory::of(&self.memcgs)
     }
 
     /// The machine.

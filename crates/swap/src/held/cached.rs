@@ -150,7 +150,11 @@ impl<P: Platform> Held<'_, P> {
             return Ok(Inserted::NoMemory);
         }
         let frame = self.devices.frames().known(head);
-        let memcg = self.settle_memcg(frame.as_folio().memcg(), word.memcg().unwrap_or_default(), order);
+        let of_slots = word.memcg().unwrap_or_default();
+        let memcg = self.settle_memcg(frame.as_folio().memcg(), of_slots, order);
+        if memcg != of_slots {
+            self.recharged((first, end), MemcgId::from_bits(memcg));
+        }
         let got = frame.get(1);
         debug_assert!(got, "the caller of insert holds a reference");
         frame.as_folio().set_slot(self.slot(first).raw());

@@ -16,6 +16,7 @@ use crate::lists::ListId;
 use crate::slot::SlotId;
 use crate::word::SlotWord;
 use quire_arch::{Pfn, Pin, Platform};
+use quire_memcg::MemcgId;
 use quire_sync::atomic::Ordering;
 
 /// A locked cluster. [`settle`](Self::settle) finishes the change.
@@ -133,6 +134,14 @@ impl<'a, P: Platform> Held<'a, P> {
         }
         self.device.used.fetch_sub(pages, Ordering::Relaxed);
         self.devices.uncharge_slots(memcg, pages);
+    }
+
+    /// The slots from `first` up to `end` are charged to another memcg now.
+    pub(crate) fn recharged(&self, (first, end): (u32, u32), to: MemcgId) {
+        if self.device.flags.contains(DeviceFlags::NOTES_FREED) {
+            let slots = (self.slot(first).number(), u64::from(end - first));
+            self.device.backing().recharged(self.devices.device_memory(), slots, to);
+        }
     }
 
     /// Frees the unit if nothing needs it any more.

@@ -212,6 +212,13 @@ impl<P: Platform, C: Codec> CompressedStore<P, C> {
             && self.table.lock(&section, slot).is_some_and(|locked| locked.contents() != Contents::Empty)
     }
 
+    /// Bytes of the slot's page as it is kept: none if it has none, or one whose words are all equal.
+    pub(crate) fn length(&self, frames: &Frames<P>, slot: u64) -> u64 {
+        let pin = frames.platform().pin();
+        let Some(section) = self.gate.enter(frames, &pin).filter(|_| slot < self.slots()) else { return 0 };
+        self.table.lock(&section, slot).map_or(0, |locked| super::tally::bytes(locked.contents()))
+    }
+
     /// Empties the slot. Allocates nothing and cannot fail; there need not be such a slot.
     #[inline]
     pub fn free(&self, frames: &Frames<P>, slot: u64) {

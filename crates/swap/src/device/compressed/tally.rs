@@ -50,6 +50,11 @@ fn share(contents: Contents) -> Sums {
     }
 }
 
+/// Bytes of a slot's page.
+pub(super) fn bytes(contents: Contents) -> u64 {
+    share(contents).bytes
+}
+
 impl Tally {
     /// A slot had `before` and has `after`.
     #[inline]

@@ -140,12 +140,13 @@ impl WriteBack {
         self.leaving.pop().map(|page| page.frame)
     }
 
-    /// Begins to write back the oldest page, whose copy will be in `frame`.
-    pub(super) fn begin<P: Platform>(&mut self, frames: &Frames<P>, frame: Pfn) -> Option<Copied> {
+    /// Begins to write back a page, whose copy will be in `frame`: the oldest one that `pop` takes off the
+    /// list.
+    pub(super) fn begin(&mut self, frame: Pfn, pop: impl FnOnce(&mut Lru) -> Option<u64>) -> Option<Copied> {
         if self.leaving.is_full() {
             return None;
         }
-        let slot = self.lru.pop_oldest(frames)?;
+        let slot = pop(&mut self.lru)?;
         self.begun = self.begun.wrapping_add(1);
         let number = self.begun;
         self.leaving.push(Leaving { slot, frame, number, sent: false, since: Since::Nothing });
@@ -159,7 +160,7 @@ impl WriteBack {
         frames: &Frames<P>,
         copied: Copied,
         outcome: Outcome,
-        free: impl FnOnce(u64),
+        free: impl FnOnce(&mut Lru, u64),
     ) -> Ended {
         let Some(at) = self.leaving.iter().position(|page| copied.is(page)) else { return Ended::Unknown };
         let Leaving { slot, since, .. } = self.leaving[at];
@@ -171,7 +172,7 @@ impl WriteBack {
         self.leaving.swap_remove(at);
         match (since, outcome) {
             (Since::Nothing, Outcome::Written) => {
-                free(slot);
+                free(&mut self.lru, slot);
                 return Ended::Dropped;
             }
             (Since::Nothing, Outcome::NotTaken) => self.lru.push_oldest(frames, slot),
@@ -212,8 +213,8 @@ mod tests {
         back.lru.push_youngest(&frames, 5);
         let mut freed = 0;
         let mut end =
-            |back: &mut WriteBack, copied| back.end(&frames, copied, Outcome::Written, |_| freed += 1);
-        let copied = back.begin(&frames, copy).unwrap();
+            |back: &mut WriteBack, copied| back.end(&frames, copied, Outcome::Written, |_, _| freed += 1);
+        let copied = back.begin(copy, |lru| lru.pop_oldest_of(&frames, (1, false), |_| true)).unwrap();
         assert_eq!((copied.slot, copied.frame), (5, copy));
         assert_eq!((back.is_sent(copied), end(&mut back, copied)), (false, Ended::Unknown));
         back.send(copy);
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!((back.is_sent(copied), end(&mut back, copied)), (false, Ended::Unknown));
         // Another one of the slot, with its copy in the same frame.
         back.lru.push_youngest(&frames, 5);
-        let again = back.begin(&frames, copy).unwrap();
+        let again = back.begin(copy, |lru| lru.pop_oldest_of(&frames, (1, false), |_| true)).unwrap();
         back.send(copy);
         assert_eq!(end(&mut back, copied), Ended::Unknown);
         back.take(&frames, 5..6);

@@ -6,13 +6,16 @@ use crate::device::memory::{give_back, own_block};
 use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocError, FailSite, Frames};
+use quire_memcg::MemcgId;
 
-/// The entry of a slot: its neighbours, each by its number plus one. All zero: it is on no list.
+/// The entry of a slot: its neighbours, each by its number plus one, or both zero: it is on no list. And the
+/// memcg for which the cache has a page of it; 0 for none.
 #[derive(Clone, Copy, Default)]
-#[repr(C)]
+#[repr(C, packed(2))]
 struct Entry {
     older: u32,
     younger: u32,
+    memcg: u16,
 }
 
 /// In place of a neighbour at an end of the list. No slot has this number (a store has 2^28 at most).
@@ -31,7 +34,7 @@ pub(super) struct Lru {
 }
 
 impl Lru {
-    /// An empty list for so many slots. It takes 8 bytes for 512 slots now, and
+    /// An empty list for so many slots. It takes 8 bytes for 409 slots now, and
     /// [`add_chunk`](Self::add_chunk) gives it the rest.
     pub(super) fn new<P: Platform>(
         frames: &Frames<P>,
@@ -113,7 +116,7 @@ impl Lru {
         }
         // A store has fewer slots than a number can tell apart.
         let (name, before) = (slot as u32 + 1, self.youngest);
-        self.set(frames, slot, |entry| *entry = Entry { older: before, younger: END });
+        self.set(frames, slot, |entry| *entry = Entry { older: before, younger: END, ..*entry });
         match before {
             END => self.oldest = name,
             before => self.set(frames, u64::from(before - 1), |entry| entry.younger = name),
@@ -129,7 +132,7 @@ impl Lru {
             return;
         }
         let (name, after) = (slot as u32 + 1, self.oldest);
-        self.set(frames, slot, |entry| *entry = Entry { older: END, younger: after });
+        self.set(frames, slot, |entry| *entry = Entry { older: END, younger: after, ..*entry });
         match after {
             END => self.youngest = name,
             after => self.set(frames, u64::from(after - 1), |entry| entry.older = name),
@@ -139,7 +142,7 @@ impl Lru {
 
     /// Takes `slot` off the list, if it is on it.
     pub(super) fn remove<P: Platform>(&mut self, frames: &Frames<P>, slot: u64) {
-        let Entry { older, younger } = self.get(frames, slot);
+        let Entry { older, younger, .. } = self.get(frames, slot);
         if (older, younger) == (0, 0) {
             return;
         }
@@ -151,17 +154,43 @@ impl Lru {
             END => self.youngest = older,
             younger => self.set(frames, u64::from(younger - 1), |entry| entry.older = older),
         }
-        self.set(frames, slot, |entry| *entry = Entry::default());
+        self.set(frames, slot, |entry| *entry = Entry { older: 0, younger: 0, ..*entry });
     }
 
-    /// Takes the oldest off the list.
-    pub(super) fn pop_oldest<P: Platform>(&mut self, frames: &Frames<P>) -> Option<u64> {
-        let slot = match self.oldest {
-            0 | END => return None,
-            name => u64::from(name - 1),
-        };
-        self.remove(frames, slot);
-        Some(slot)
+    /// The memcg that a page of the slot counts for.
+    pub(super) fn memcg<P: Platform>(&self, frames: &Frames<P>, slot: u64) -> MemcgId {
+        MemcgId::from_bits(self.get(frames, slot).memcg)
+    }
+
+    /// Changes it.
+    pub(super) fn set_memcg<P: Platform>(&mut self, frames: &Frames<P>, slot: u64, memcg: MemcgId) {
+        self.set(frames, slot, |entry| entry.memcg = memcg.get());
+    }
+
+    /// Takes the oldest slot that is `wanted` off the list, of the `most` oldest. The others stay, or if they
+    /// `turn` they become the youngest.
+    pub(super) fn pop_oldest_of<P: Platform>(
+        &mut self,
+        frames: &Frames<P>,
+        (most, turn): (u32, bool),
+        wanted: impl Fn(MemcgId) -> bool,
+    ) -> Option<u64> {
+        let mut name = self.oldest;
+        for _ in 0..most {
+            let slot = match name {
+                0 | END => return None,
+                name => u64::from(name - 1),
+            };
+            name = self.get(frames, slot).younger;
+            if wanted(self.memcg(frames, slot)) {
+                self.remove(frames, slot);
+                return Some(slot);
+            }
+            if turn {
+                self.push_youngest(frames, slot);
+            }
+        }
+        None
     }
 
     /// Gives all frames back, each under a pin of its own.
@@ -182,9 +211,14 @@ impl Lru {
 mod tests {
     use super::*;
     use crate::device::memory::frame_for_contents;
+    use crate::device::testing::Machine;
     use crate::device::testing::{Random, frames, run_on};
     use quire_frame::PcpTechnique;
     use std::collections::VecDeque;
+
+    fn pop_oldest(lru: &mut Lru, frames: &Frames<Machine>) -> Option<u64> {
+        lru.pop_oldest_of(frames, (1, false), |_| true)
+    }
 
     const SITE: FailSite = FailSite::new("test");
 
@@ -221,11 +255,11 @@ mod tests {
                     lru.remove(&frames, slot);
                     model.retain(|&other| other != slot);
                 }
-                _ => assert_eq!(lru.pop_oldest(&frames), model.pop_front()),
+                _ => assert_eq!(pop_oldest(&mut lru, &frames), model.pop_front()),
             }
         }
         assert!(!model.is_empty());
-        while let Some(slot) = lru.pop_oldest(&frames) {
+        while let Some(slot) = pop_oldest(&mut lru, &frames) {
             assert_eq!(Some(slot), model.pop_front());
         }
         assert!(model.is_empty());
@@ -245,6 +279,6 @@ mod tests {
         assert!(!lru.add_chunk(&frames, 0, Pfn(5)));
         lru.push_youngest(&frames, 3);
         lru.remove(&frames, 3);
-        assert_eq!(lru.pop_oldest(&frames), None);
+        assert_eq!(pop_oldest(&mut lru, &frames), None);
     }
 }

@@ -26,9 +26,11 @@
 //!
 //! Nothing here goes through the swap cache, so writeback never waits for a swap-in, or for itself.
 
+mod counted;
 mod leaving;
 mod lru;
 mod parts;
+mod write_back;
 
 use super::compressed::{CompressedStore, Lz4};
 use super::memory::{frame_for_contents, give_back};
@@ -39,11 +41,12 @@ use super::{
 use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::Range;
-use leaving::{Copied, Ended, Outcome, WriteBack};
+use leaving::{Outcome, WriteBack};
 use lru::Lru;
 use parts::{AT_ONCE, Part, PartReads, Whole, give_back_io, note};
 use quire_arch::{LockClass, Order, Pfn, Platform};
-use quire_frame::{AllocError, FailSite, Frames, InHand, VmEvent};
+use quire_frame::{AllocError, FailSite, Frames, InHand};
+use quire_memcg::{MemcgId, Memcgs};
 use quire_sync::SpinLock;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -53,6 +56,8 @@ const SITE: FailSite = FailSite::new("zswap");
 const SENT_AT_ONCE: usize = 4;
 /// Slots that change under one hold of the lock.
 const HOLD: u64 = 32;
+/// Of so many of the oldest pages one is sought that may be written back.
+const LOOKS: u32 = 256;
 
 /// The state behind the lock.
 #[derive(Debug)]
@@ -158,8 +163,12 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
     }
 
     /// The slots are about to be freed or filled anew.
-    fn take(&self, frames: &Frames<P>, slots: &Range<u64>) {
-        self.in_holds(frames, slots, |back, some| back.take(frames, some));
+    fn take(&self, memory: DeviceMemory<'_, P>, slots: &Range<u64>) {
+        let frames = memory.frames();
+        self.in_holds(frames, slots, |back, some| {
+            back.take(frames, some.clone());
+            some.for_each(|slot| self.count_for(memory, &mut back.lru, slot, MemcgId::ROOT));
+        });
     }
 
     /// Makes sure that the slots can be put on the list: after that nothing allocates.
@@ -181,27 +190,53 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
 
     /// Stores all pages, or none: then the slots are empty, for what they had is older than what the caller
     /// writes elsewhere.
-    fn store_all(&self, frames: &Frames<P>, io: PageIo) -> bool {
-        let slots = io.slot..io.slot + u64::from(io.pages);
-        self.take(frames, &slots);
+    fn store_all(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> bool {
+        let (frames, slots) = (memory.frames(), io.slot..io.slot + u64::from(io.pages));
+        self.take(memory, &slots);
         let stored = self.prepare(frames, &slots).is_ok()
             && Self::slots_of(io).all(|(slot, pfn)| self.store.store(frames, slot, pfn).is_ok());
         if stored {
-            self.in_holds(frames, &slots, |back, some| back.filled(frames, some));
+            let memcg = MemcgId::from_bits(frames.known(io.pfn).as_folio().memcg());
+            self.in_holds(frames, &slots, |back, some| {
+                some.clone().for_each(|slot| self.count_for(memory, &mut back.lru, slot, memcg));
+                back.filled(frames, some);
+            });
         } else {
             slots.for_each(|slot| self.store.free(frames, slot));
         }
         stored
     }
 
-    fn write(&self, frames: &Frames<P>, io: PageIo) -> Step {
-        if self.store_all(frames, io) {
+    fn write(&self, memory: DeviceMemory<'_, P>, io: PageIo) -> Step {
+        let frames = memory.frames();
+        // The folio is in the swap cache and locked: its memcg stays.
+        let memcg = MemcgId::from_bits(frames.known(io.pfn).as_folio().memcg());
+        let zswap = memory.memcgs().map(Memcgs::zswap);
+        // As Linux: a memcg at its limit goes on if a page of it can go.
+        let is_allowed =
+            zswap.is_none_or(|zswap| zswap.may_store(memcg)) || self.send_one(memory, Some(memcg));
+        if is_allowed && self.store_all(memory, io) {
             return Step::Here(Submitted::Done(Ok(())));
         }
-        self.send_oldest(frames);
+        if !is_allowed {
+            self.forget(memory, io);
+        } else {
+            self.send_oldest(memory);
+        }
+        if zswap.is_some_and(|zswap| !zswap.writes_back(memcg)) {
+            // It stays in memory.
+            return Step::Here(Submitted::Done(Err(DeviceError::NoSpace)));
+        }
         // An older page for the same place may be on its way. None begins after this: the slots are on no
         // list.
         if self.is_leaving(frames, io) { Step::Here(Submitted::QueueFull) } else { Step::Behind }
+    }
+
+    /// What the slots have is older than what is written elsewhere.
+    fn forget(&self, memory: DeviceMemory<'_, P>, io: PageIo) {
+        let slots = io.slot..io.slot + u64::from(io.pages);
+        self.take(memory, &slots);
+        slots.for_each(|slot| self.store.free(memory.frames(), slot));
     }
 
     fn is_leaving(&self, frames: &Frames<P>, io: PageIo) -> bool {
@@ -331,87 +366,6 @@ impl<P: Platform, D: SwapDevice<P>> CompressedCache<P, D> {
         let is_done = state.done.iter().any(|done| done.io == io);
         if is_done { Some(None) } else { state.parts.reported(io, result) }
     }
-
-    /// Starts writeback of the oldest pages.
-    fn send_oldest(&self, frames: &Frames<P>) {
-        for _ in 0..SENT_AT_ONCE {
-            if !self.send_one(frames) {
-                return;
-            }
-        }
-    }
-
-    fn send_one(&self, frames: &Frames<P>) -> bool {
-        let Some(copied) = self.begin_leaving(frames) else { return false };
-        let Copied { slot, frame, .. } = copied;
-        let io = PageIo { direction: Direction::Write, slot, pfn: frame, pages: 1 };
-        let loaded = self.store.load(frames, slot, frame);
-        {
-            let _pin = frames.platform().pin();
-            self.state.lock().back.send(frame);
-        }
-        let outcome = match loaded {
-            // SAFETY: the frame is the cache's own, and given back when the request has come to an end.
-            Ok(true) => match unsafe { self.behind.submit(DeviceMemory::new(frames), io) } {
-                Submitted::Begun => return true,
-                Submitted::Done(Ok(())) => Outcome::Written,
-                Submitted::Done(Err(_)) => Outcome::Failed,
-                Submitted::QueueFull => Outcome::NotTaken,
-            },
-            // The slot was freed since, or its page is damaged.
-            Ok(false) | Err(_) => Outcome::Failed,
-        };
-        if self.left(frames, copied, outcome) {
-            // No reap will report it.
-            self.move_on(frames);
-        }
-        outcome != Outcome::NotTaken
-    }
-
-    /// The oldest page, with a frame for its copy, recorded as under writeback.
-    fn begin_leaving(&self, frames: &Frames<P>) -> Option<Copied> {
-        let pin = frames.platform().pin();
-        let frame = frames.allocate(&pin, frame_for_contents(SITE)).ok()?;
-        let copied = self.state.lock().back.begin(frames, frame);
-        if copied.is_none() {
-            give_back(frames, &pin, frame, Order::ZERO);
-        }
-        copied
-    }
-
-    /// The writeback has come to an end. If the page was not written it stays in the cache. Returns whether a
-    /// thread may wait for the end: one that took the slot meanwhile.
-    fn left(&self, frames: &Frames<P>, copied: Copied, outcome: Outcome) -> bool {
-        let pin = frames.platform().pin();
-        let free = |slot| self.store.free(frames, slot);
-        let ended = self.state.lock().back.end(frames, copied, outcome, free);
-        match ended {
-            Ended::Done => {}
-            // Another thread was told of its end too, by a device that says so twice.
-            Ended::Unknown => return false,
-            Ended::Dropped => {
-                self.written_back.fetch_add(1, Ordering::Relaxed);
-                frames.events().add(&pin, VmEvent::Zswpwb, 1);
-                frames.events().add(&pin, VmEvent::Pswpout, 1);
-            }
-            Ended::Taken(slot) => {
-                // It may have been freed before the device had the page, which nothing else would free.
-                if self.flags.contains(DeviceFlags::NOTES_FREED) {
-                    self.behind.freed(DeviceMemory::new(frames), slot, 1);
-                }
-                self.state.lock().back.forget(frames, copied.frame);
-            }
-        }
-        give_back(frames, &pin, copied.frame, Order::ZERO);
-        matches!(ended, Ended::Taken(_))
-    }
-
-    /// The writeback that the device reports with this, if it has such a one.
-    fn sent(&self, frames: &Frames<P>, io: PageIo) -> Option<Copied> {
-        let copied = Copied::reported(io)?;
-        let _pin = frames.platform().pin();
-        self.state.lock().back.is_sent(copied).then_some(copied)
-    }
 }
 
 impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
@@ -445,7 +399,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
         let step = match io.direction {
             // SAFETY: the caller's promise.
             Direction::Read => unsafe { self.read(frames, io, in_hand) },
-            Direction::Write => self.write(frames, io),
+            Direction::Write => self.write(memory, io),
         };
         match step {
             // `reap` gives it back.
@@ -478,7 +432,7 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
                     Some(copied) => {
                         let outcome = if result.is_ok() { Outcome::Written } else { Outcome::Failed };
                         // Below, all are told.
-                        self.left(frames, copied, outcome);
+                        self.left(memory, copied, outcome);
                     }
                     None => done(io, result),
                 },
@@ -523,10 +477,17 @@ impl<P: Platform, D: SwapDevice<P>> SwapDevice<P> for CompressedCache<P, D> {
     fn freed(&self, memory: DeviceMemory<'_, P>, slot: u64, count: u64) {
         let Some(frames) = self.own(memory) else { return };
         let slots = slot..slot.saturating_add(count).min(self.slots());
-        self.take(frames, &slots);
+        self.take(memory, &slots);
         slots.clone().for_each(|slot| self.store.free(frames, slot));
         if self.flags.contains(DeviceFlags::NOTES_FREED) && !slots.is_empty() {
             self.behind.freed(memory, slot, slots.end - slots.start);
+        }
+    }
+
+    fn recharged(&self, memory: DeviceMemory<'_, P>, (slot, count): (u64, u64), to: MemcgId) {
+        if self.own(memory).is_some() {
+            self.count_elsewhere(memory, slot..slot.saturating_add(count).min(self.slots()), to);
+            self.behind.recharged(memory, (slot, count), to);
         }
     }
 
