@@ -21,7 +21,7 @@ use crate::vm_fault::VmFault;
 use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::{
-    Entry, Leaf, LeafFlags, Level, Order, PAGE_SHIFT, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
+    Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
 };
 use quire_file::{
     CachedFile, CachedPages, IndexRange, LargeOrders, LockedFolio, Lookup, NewFolioOrders, OpenFile,
@@ -140,15 +140,13 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             return LargeOrders::NONE;
         }
         if !file.is_shmem() {
-            return LargeOrders { orders, drains: false };
+            return LargeOrders::of(orders);
         }
         if is_huge_disabled(flags, fault.space.huge_disable.load()) {
             return LargeOrders::NONE;
         }
         let drains = fault.huge.policy().fault_effort(flags).may_drain();
-        // As in Linux a folio has the same place in blocks of addresses as in the file.
-        let between = (fault.vma.range.start().0 >> PAGE_SHIFT).wrapping_sub(fault.vma.page_offset);
-        let orders = orders.around(fault.addr, fault.vma.range).dividing(between);
+        let orders = fault.vma.aligned_orders(orders).around(fault.addr, fault.vma.range);
         LargeOrders { orders, drains }
     }
 

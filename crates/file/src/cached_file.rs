@@ -181,8 +181,12 @@ impl<P: Platform> CachedFile<P> {
         self.limits
     }
 
-    /// From where on a file of `size` bytes has zeros once it is larger.
+    /// From where on a file of `size` bytes has zeros once it is larger. In shared memory all stays that a
+    /// program wrote to the folio in which it ends, as in Linux.
     pub(crate) fn zeros_from(&self, size: u64) -> u64 {
+        if self.is_shmem() {
+            return u64::MAX;
+        }
         if self.limits.tail_stays { size.next_multiple_of(PAGE_SIZE) } else { size }
     }
 

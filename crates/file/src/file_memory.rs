@@ -92,11 +92,23 @@ impl<P: Platform> FileMemory<P> {
         });
     }
 
+    /// Counts that a folio of this kind and `order` was split: it has as many pages as before.
+    pub(crate) fn count_split(&self, kind: Kind, order: Order) {
+        if order == Order::PMD {
+            self.huge_count(kind).fetch_sub(order.pages(), Ordering::Relaxed);
+        }
+    }
+
+    /// The count of pages of the PMD's order.
+    fn huge_count(&self, kind: Kind) -> &AtomicU64 {
+        if kind == Kind::Shmem { &self.shmem_huge } else { &self.huge }
+    }
+
     /// The counts that have such a folio.
     fn counts(&self, kind: Kind, order: Order) -> impl Iterator<Item = &AtomicU64> {
         let (is_shmem, is_huge) = (kind == Kind::Shmem, order == Order::PMD);
-        let huge = if is_shmem { &self.shmem_huge } else { &self.huge };
-        [Some(&self.cached), is_shmem.then_some(&self.shmem), is_huge.then_some(huge)].into_iter().flatten()
+        let huge = is_huge.then(|| self.huge_count(kind));
+        [Some(&self.cached), is_shmem.then_some(&self.shmem), huge].into_iter().flatten()
     }
 
     pub(crate) fn totals(&self) -> FileTotals {

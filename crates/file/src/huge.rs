@@ -6,8 +6,8 @@ use quire_arch::{Order, OrderSet, PAGE_SIZE, named_enum};
 use core::sync::atomic::{AtomicU64, Ordering};
 
 named_enum! {
-    /// Where shared memory comes in large folios: the file `shmem_enabled`, and a file system's option `huge`,
-    /// which has neither of the last two.
+    /// Where shared memory comes in large folios: the file `shmem_enabled`, and the option `huge` of a file
+    /// system, which has neither of the last two.
     #[repr(u8)]
     pub enum ShmemEnabled {
         /// Everywhere but where a program said NOHUGEPAGE.

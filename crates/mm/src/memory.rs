@@ -253,8 +253,8 @@ impl<P: Platform> Memory<P> {
 
     /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`,
     /// `memory.low`, `memory.min`, `memory.swap.high`, `memory.swap.max`, `memory.zswap.max`,
-    /// `memory.zswap.writeback`, `memory.oom.group`, `memory.reclaim`, `memory.peak`, `memory.swap.peak`. Usage above a new limit is reclaimed as far as
-    /// possible. [`memcg_file`](crate::proc::memcg_file) reads these and the other files. A write to a peak,
+    /// `memory.zswap.writeback`, `memory.oom.group`, `memory.reclaim`, `memory.peak`,
+    /// `memory.swap.peak`. Usage above a new limit is reclaimed as far as possible. [`memcg_file`](crate::proc::memcg_file) reads these and the other files. A write to a peak,
     /// of any text but none, returns what the same open file is read with then.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Allocating pages of shared memory ahead.
 
 use super::PageCache;
-use super::new_folio::{Fill, Wanted};
-use super::obtain::Came;
+use super::new_folio::{Fill, LargeOrders};
+use super::obtain::{Came, Wanted};
 use super::seal::check_size;
 use crate::cached_file::{CachedFile, MAX_FILE_BYTES, NewFolioOrders, UNUSED, UnusedPages};
 use crate::error::PageError;
@@ -62,7 +62,7 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
             return Ok(());
         }
         let orders = NewFolioOrders::of(file).written(index, pages.bytes().end);
-        let wanted = Wanted { index, orders, drains: false, fill: Fill::ByCaller };
+        let wanted = Wanted { index, large: LargeOrders::of(orders), fill: Fill::ByCaller };
         let made = cache.obtain(file, wanted, program, |folio, came| {
             if came == Came::Zeros {
                 // No thread has used it: the folio is locked.

@@ -5,8 +5,8 @@
 //! same page, and no thread faults with a folio locked.
 
 use super::PageCache;
-use super::new_folio::{Fill, Wanted};
-use super::obtain::{Came, LargeOrders};
+use super::new_folio::{Fill, LargeOrders};
+use super::obtain::{Came, Wanted};
 use super::seal::check_write;
 use super::unfilled::Unfilled;
 use crate::cached_file::{CachedFile, MAX_FILE_BYTES, NewFolioOrders, Prepared, UnusedPages};
@@ -220,20 +220,6 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         Transfer { bytes: done, stopped: None }
     }
 
-    /// The largest folio that a call may make which writes so many bytes from byte `at` on.
-    fn largest_written(self, file: &CachedFile<P>, at: u64, bytes: u64) -> Order {
-        let largest = file.largest_order();
-        if largest > Order::ZERO || !file.is_shmem() {
-            return largest;
-        }
-        // As Linux, which takes no more than one of the PMD's order has.
-        let block_end = (at | (Order::PMD.bytes() - 1)).saturating_add(1);
-        let index = PageIndex::new(at >> PAGE_SHIFT);
-        let orders = index
-            .map(|index| NewFolioOrders::of(file).written(index, at.saturating_add(bytes).min(block_end)));
-        orders.filter(|orders| !orders.is_empty()).map_or(largest, |_| Order::PMD)
-    }
-
     /// Writes bytes of one folio: at least one.
     #[cfg_attr(debug_assertions, track_caller)]
     fn write_part(
@@ -246,7 +232,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let mut folio_pages = IndexRange::default();
         loop {
             let room = MAX_FILE_BYTES.saturating_sub(at);
-            let part = Part::new(at, from.left().min(room), self.largest_written(file, at, from.left()));
+            let (part, shmem) = next_part(file, at, from.left().min(room));
             let index = part.index().filter(|_| part.bytes > 0).ok_or(PageError::TooLarge)?;
             // As Linux, all of a part: up to the end of the file nothing of it is written.
             let wanted_end = part.at + part.bytes;
@@ -256,10 +242,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 return Err(PageError::BadAddress);
             }
             let part = Part { bytes: ready, ..part };
-            let orders = match file.is_shmem() {
-                true => NewFolioOrders::of(file).written(index, wanted_end),
-                false => OrderSet::ALL.up_to(part.order()),
-            };
+            let orders = shmem.unwrap_or(OrderSet::ALL.up_to(part.order()));
             let is_large = orders.most() > Order::ZERO;
             // With all that the folio has besides, once there is one: it is dirty as a whole.
             let prepared = file.prepare_write(part.pages().with(folio_pages))?;
@@ -271,7 +254,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 true => Fill::ByCaller,
                 false => Fill::Read,
             };
-            let wanted = Wanted { index, orders, drains: false, fill };
+            let wanted = Wanted { index, large: LargeOrders::of(orders), fill };
             let copied = self.obtain(file, wanted, program, |folio, came| {
                 check_write(file, wanted_end)?;
                 folio_pages = folio.range();
@@ -302,7 +285,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         self.wait_stable(file, &folio);
         let size = file.size();
         let past_end = file.zeros_from(size);
-        if came != Came::Empty && !file.is_shmem() && part.at > past_end && size > bytes.start {
+        if came != Came::Empty && part.at > past_end && size > bytes.start {
             // Between the end of the file and the bytes there may be what a program wrote by a mapping.
             if self.clean(file, &folio, users) == Cleaned::InTransit {
                 return Ok(Copied::NOT_TRIED);
@@ -348,6 +331,19 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         Ok(Copied { bytes: copied, wanted: part.bytes })
     }
+}
+
+/// What a call writes of so many bytes from byte `at` on to one folio, and of shared memory the orders of a
+/// folio that is made for it. As Linux, which takes no more than a folio of the PMD's order has.
+fn next_part<P: Platform>(file: &CachedFile<P>, at: u64, bytes: u64) -> (Part, Option<OrderSet>) {
+    let usual = Part::new(at, bytes, file.largest_order());
+    if !file.is_shmem() {
+        return (usual, None);
+    }
+    let part = Part::new(at, bytes, Order::PMD);
+    let written = |index| NewFolioOrders::of(file).written(index, part.at + part.bytes);
+    let orders = part.index().map_or(OrderSet::EMPTY, written);
+    (if orders.is_empty() { usual } else { part }, Some(orders))
 }
 
 /// What a hole of shared memory reads as.

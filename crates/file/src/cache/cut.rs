@@ -128,9 +128,7 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
             })
         });
         if is_halved {
-            file.count_gone(self.cache.memcgs, folio.head(), order);
-            file.count_came(self.cache.memcgs, folio.head(), half);
-            file.count_came(self.cache.memcgs, folio.head().offset(half.pages()), half);
+            file.memory().count_split(file.kind(), order);
         }
         is_halved
     }

@@ -4,7 +4,7 @@
 //! Where it begins or ends within a page, or in a folio that cannot be cut, zeros are written there.
 
 use super::cut::{Cut, Cutter};
-use super::obtain::LargeOrders;
+use super::new_folio::LargeOrders;
 use super::seal::check_write;
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, Prepared};

@@ -24,15 +24,23 @@ pub(super) enum Fill {
     ByCaller,
 }
 
-/// A page that is to be in the cache.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    pub(super) index: PageIndex,
-    /// The orders, besides order 0, of a folio that is made for it.
-    pub(super) orders: OrderSet,
-    /// Whether the lists of CPUs are drained for a large one.
-    pub(super) drains: bool,
-    pub(super) fill: Fill,
+/// The large folios that a page may come in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LargeOrders {
+    /// Their orders, besides order 0. The largest that there is memory for is made.
+    pub orders: OrderSet,
+    /// Whether the lists of CPUs are drained for one.
+    pub drains: bool,
+}
+
+impl LargeOrders {
+    /// None.
+    pub const NONE: Self = Self::of(OrderSet::EMPTY);
+
+    /// Those of these orders that take what is free.
+    pub const fn of(orders: OrderSet) -> Self {
+        Self { orders, drains: false }
+    }
 }
 
 /// A folio that is in no cache yet, charged, of pages that the file has taken. It is freed when this is
@@ -50,13 +58,13 @@ impl<'c, 'm, P: Platform> NewFolio<'c, 'm, P> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn allocate_folio(
         at: (&'m Memcgs<P>, &'c CachedFile<P>),
-        wanted: &Wanted,
+        LargeOrders { orders, drains }: LargeOrders,
         program: &Membership,
     ) -> Result<Self, PageError> {
-        let mut large = wanted.orders.iter().take_while(|order| *order > Order::ZERO);
+        let mut large = orders.iter().take_while(|order| *order > Order::ZERO);
         let found = large.find_map(|order| {
             let request = AllocRequest::new(order, SITE);
-            let request = if wanted.drains { request } else { request.without_drain() };
+            let request = if drains { request } else { request.without_drain() };
             let made = Self::allocate_charged(at, request, order, program);
             made.inspect_err(|error| count_fallback(at, order, error)).ok()
         });

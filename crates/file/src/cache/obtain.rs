@@ -2,7 +2,7 @@
 
 use super::PageCache;
 use super::ahead::ReadAround;
-use super::new_folio::{Fill, NewFolio, Wanted};
+use super::new_folio::{Fill, LargeOrders, NewFolio};
 use super::unfilled::Unfilled;
 use crate::cached_file::{CachedFile, NewFolioOrders, UnusedPages};
 use crate::error::PageError;
@@ -45,18 +45,13 @@ pub(super) enum Came {
     Empty,
 }
 
-/// The large folios that a page may come in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LargeOrders {
-    /// Their orders, besides order 0. The largest that there is memory for is made.
-    pub orders: OrderSet,
-    /// Whether the lists of CPUs are drained for one.
-    pub drains: bool,
-}
-
-impl LargeOrders {
-    /// None.
-    pub const NONE: Self = Self { orders: OrderSet::EMPTY, drains: false };
+/// A page that is to be in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) index: PageIndex,
+    /// What a folio that is made for it may be.
+    pub(super) large: LargeOrders,
+    pub(super) fill: Fill,
 }
 
 /// A step on the way to a page, made with Invalidate held.
@@ -71,8 +66,8 @@ enum Step<'m, P: Platform> {
 }
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// The folio that has page `index`, read if it is not cached: in a folio of one of the `orders`, or of
-    /// order 0. A large one is one that the file does not end in. With a single page come those `around` it, as far as the
+    /// The folio that has page `index`, read if it is not cached: one of the `large` ones, which a file on a
+    /// disk does not end in, or one page. With that come those `around` it, as far as the
     /// [limits](crate::IoLimits::readahead) and memory allow. Nothing is held; may sleep. `program` pays.
     ///
     /// # Errors
@@ -83,7 +78,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     pub fn page_in(
         self,
         file: &CachedFile<P>,
-        (index, orders): (PageIndex, LargeOrders),
+        (index, large): (PageIndex, LargeOrders),
         around: IndexRange,
         program: &Membership,
     ) -> Result<PagedIn<'m, P>, PageError> {
@@ -96,16 +91,15 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             return Ok(PagedIn { folio, was_read: false });
         }
         self.shmem().check(file, index)?;
-        let LargeOrders { orders, drains } = orders;
         // Shared memory has what its policy says.
-        let orders = if file.is_shmem() { orders } else { orders.up_to(file.largest_order()) };
-        if orders.most() == Order::ZERO
+        let most = if file.is_shmem() { Order::PMD } else { file.largest_order() };
+        let large = LargeOrders { orders: large.orders.up_to(most), ..large };
+        if large.orders.most() == Order::ZERO
             && let Some(folio) = (ReadAround { cache: self, file }).read_around((index, around), program)?
         {
             return Ok(PagedIn { folio, was_read: true });
         }
-        let wanted = Wanted { index, orders, drains, fill: Fill::Read };
-        self.obtain(file, wanted, program, |folio, came| {
+        self.obtain(file, Wanted { index, large, fill: Fill::Read }, program, |folio, came| {
             UnusedPages::of(file).note_use(self.frames(), index);
             Ok(PagedIn { folio, was_read: came == Came::Read })
         })
@@ -174,8 +168,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 Missing::Folio(orders) => {
                     // Before: one is freed with nothing held, too.
                     drop(new.take());
-                    let wanted = Wanted { orders, ..wanted };
-                    new = Some(NewFolio::allocate_folio((self.memcgs, file), &wanted, program)?);
+                    let large = LargeOrders { orders, ..wanted.large };
+                    new = Some(NewFolio::allocate_folio((self.memcgs, file), large, program)?);
                 }
                 Missing::Nodes(needs) => reserve.fill(needs)?,
             }
@@ -203,7 +197,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             Ok(None) | Err(_) => {}
         }
         self.shmem().check(file, index)?;
-        let orders = NewFolioOrders::of(file).free(self.frames(), (index, wanted.orders), fill == Fill::Read);
+        let orders =
+            NewFolioOrders::of(file).free(self.frames(), (index, wanted.large.orders), fill == Fill::Read);
         let Some(new) = slot.take() else { return Ok(Step::NeedsFolio(orders)) };
         if new.order > orders.most() {
             *slot = Some(new);

@@ -258,10 +258,9 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
                 _ => return false,
             }
         }
-        file.count_gone(self.0.memcgs, head, order);
-        for part in (0..order.pages()).map(|nth| head.offset(nth)) {
-            file.count_came(self.0.memcgs, part, Order::ZERO);
-            if part != head && frames.known(part).get(1) && !parts.add(part) {
+        file.memory().count_split(file.kind(), order);
+        for part in (1..order.pages()).map(|nth| head.offset(nth)) {
+            if frames.known(part).get(1) && !parts.add(part) {
                 self.0.memcgs.folios().release_folio(part);
             }
         }

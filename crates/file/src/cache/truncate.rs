@@ -84,13 +84,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 
     /// Makes a file larger. Bytes of its last folio that are past the end come to be in it, as zeros: what a
     /// program wrote there by a mapping is gone, unless the [limits](crate::IoLimits::tail_stays) say
-    /// otherwise of the last page; as in Linux all of it stays of shared memory. Invalidate is held.
+    /// otherwise of the last page, or it is shared memory. Invalidate is held.
     pub(super) fn extend(self, file: &FileCore<P, V>, size: u64, users: &dyn FileUsers<P, V>) {
         let grow = || file.size.fetch_max(size, Ordering::Release);
-        if file.is_shmem() {
-            grow();
-            return;
-        }
         let mut attempt = 0;
         loop {
             let old = file.size();

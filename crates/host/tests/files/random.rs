@@ -68,7 +68,27 @@ struct Scene<'m> {
     maps_past_end: bool,
 }
 
-impl Scene<'_> {
+impl<'m> Scene<'m> {
+    /// An empty file of so many pages at most, and a program.
+    fn new(
+        (file, space): (File<'m, HostPlatform>, HostSpace<'m>),
+        seed: u64,
+        (pages, is_huge): (u64, bool),
+    ) -> Self {
+        Self {
+            file,
+            model: Model { words: vec![0; (pages * WORDS) as usize], size: 0 },
+            programs: vec![(space, Vec::new())],
+            random: Random(seed),
+            next: 0,
+            fails: false,
+            mapped: 0,
+            pages,
+            is_huge,
+            maps_past_end: false,
+        }
+    }
+
     fn new_value(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -329,20 +349,7 @@ fn shared_memory_is_what_was_written((seed, operations): (u64, u64), pages: u64,
     let file = machine.memory().create_shmem((), 0).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let is_huge = !huge.is_empty();
-    let model = Model { words: vec![0; (pages * WORDS) as usize], size: 0 };
-    let (programs, random) = (vec![(space, Vec::new())], Random(seed));
-    let mut scene = Scene {
-        file,
-        model,
-        programs,
-        random,
-        next: 0,
-        fails: false,
-        mapped: 0,
-        pages,
-        is_huge,
-        maps_past_end: is_huge,
-    };
+    let mut scene = Scene { maps_past_end: is_huge, ..Scene::new((file, space), seed, (pages, is_huge)) };
     let mut swap = Swap::on(&machine);
     for nth in 0..operations {
         match scene.random.below(100) {
@@ -387,20 +394,7 @@ fn each_word_is_the_one_that_was_written_last() {
             if is_huge { MemoryFile::huge(Vec::new()) } else { MemoryFile::new(Vec::new()) };
         let file = machine.memory().create_file(backing, 0).unwrap();
         let (cpu, space) = cpu_and_space(&machine);
-        let model = Model { words: vec![0; (pages * WORDS) as usize], size: 0 };
-        let (programs, random) = (vec![(space, Vec::new())], Random(seed));
-        let mut scene = Scene {
-            file,
-            model,
-            programs,
-            random,
-            next: 0,
-            fails: false,
-            mapped: 0,
-            pages,
-            is_huge,
-            maps_past_end: false,
-        };
+        let mut scene = Scene::new((file, space), seed, (pages, is_huge));
         for nth in 0..operations {
             match scene.random.below(100) {
                 0..=34 => scene.read(&cpu),

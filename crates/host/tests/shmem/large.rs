@@ -39,7 +39,8 @@ const AREA: VirtAddr = VirtAddr(1 << 30);
 /// What makes pages of a new file.
 #[derive(Clone, Copy)]
 enum Use {
-    /// An access to byte `at` of a mapping of `len` bytes. `size` is that of a file, 0 for memory without one.
+    /// An access to byte `at` of a mapping of `len` bytes. `size` is that of a file, 0 for memory that has
+    /// none.
     Fault { size: u64, len: u64, at: u64, is_advised: bool, writes: bool },
     /// A call that writes to a file of `size` bytes.
     Write { size: u64, at: u64, bytes: u64 },
@@ -351,6 +352,9 @@ fn what_is_written_past_the_end_of_a_large_folio_is_there_when_the_file_grows() 
     assert_eq!(cpu.program(&space).read_u64(page(area, 16)), Err(PAST_END));
     file.set_size(10 * PAGE).unwrap();
     assert_eq!(read_file(&file, 9 * PAGE, 8), 2_u64.to_le_bytes());
+    write(&cpu, &space, page(area, 11), 3);
+    write_file(&file, 13 * PAGE, &[1]);
+    assert_eq!(read_file(&file, 11 * PAGE, 8), 3_u64.to_le_bytes(), "a call that writes keeps it, too");
     file.set_size(4 * PAGE).unwrap();
     assert_eq!(cpu.program(&space).read_u64(page(area, 9)), Err(PAST_END), "the folio was cut");
     file.set_size(10 * PAGE).unwrap();

@@ -142,8 +142,8 @@ impl<'g, P: Platform> Reparenting<'g, P> {
         true
     }
 
-    /// Gives the charge of `slots` slots to the heir of `from`, if that was removed, and returns the heir. The
-    /// caller has the lock of the slots' cluster, and is in a section of the epoch.
+    /// Gives the charge of `slots` slots to the heir of `from`, if that was removed, and returns the heir.
+    /// The caller has the lock of the slots' cluster, and is in a section of the epoch.
     pub fn take_slots(self, from: MemcgId, slots: u64) -> Option<MemcgId> {
         let to = self.heir(from)?;
         for memcg in self.below(from, to) {

@@ -264,8 +264,9 @@ fn statistics_are_of_a_memcg_and_all_below() {
     memcgs.folios().list_folio(&pin, head, LruList::InactiveFile);
     let text = read(&memcgs, a, "memory.stat");
     let names: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
-    let mut expected = "anon file shmem zswap zswapped inactive_anon active_anon inactive_file active_file unevictable \
-        workingset_refault_anon workingset_activate_anon workingset_restore_anon pgscan pgsteal pswpin pswpout pgscan_kswapd pgscan_direct \
+    let mut expected = "anon file shmem zswap zswapped inactive_anon active_anon inactive_file active_file \
+        unevictable workingset_refault_anon workingset_activate_anon workingset_restore_anon pgscan pgsteal \
+        pswpin pswpout pgscan_kswapd pgscan_direct \
         pgscan_proactive pgsteal_kswapd pgsteal_direct pgsteal_proactive pgfault pgmajfault pgrefill pgactivate \
         pgdeactivate pglazyfree pglazyfreed swpin_zero swpout_zero zswpin zswpout zswpwb thp_fault_alloc \
         thp_collapse_alloc thp_swpout thp_swpout_fallback".split_whitespace();

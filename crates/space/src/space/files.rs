@@ -35,7 +35,8 @@ impl<P: Platform> SpaceFiles<'_, P> {
     /// # Errors
     ///
     /// [`PageError::OtherMachine`], [`PageError::NotSupported`], [`PageError::TooLarge`],
-    /// [`PageError::Sealed`]; or there is no memory, or no space: then what was allocated and is not used is given back.
+    /// [`PageError::Sealed`]; or there is no memory, or no space: then what was allocated and is not used
+    /// is given back.
     pub fn allocate(self, file: &File<'_, P>, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
         if !file.is_of(self.space.spaces) {
             return Err(PageError::OtherMachine);
@@ -53,8 +54,8 @@ impl<P: Platform> SpaceFiles<'_, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::OtherMachine`], [`PageError::Sealed`]; a page at one end could not be read, or there is no memory or no space for it:
-    /// nothing has changed. Or what `free` failed with: the whole pages have what is stored then.
+    /// [`PageError::OtherMachine`], [`PageError::Sealed`]; a page at one end could not be read, or there
+    /// is no memory or no space for it: nothing has changed. Or what `free` failed with: the whole pages have what is stored then.
     pub fn punch(
         self,
         file: &File<'_, P>,

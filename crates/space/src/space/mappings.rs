@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::mapping::Mapping;
 use arrayvec::ArrayVec;
 use core::ptr::NonNull;
-use quire_arch::{OrderSet, PAGE_SHIFT, Platform, VirtAddr, part_of};
+use quire_arch::{OrderSet, Platform, VirtAddr, part_of};
 use quire_file::{NewFolioOrders, OpenFile, PageIndex};
 use quire_thp::{HugeUse, is_huge_disabled};
 use quire_vma::{VmFlags, Vma, VmaSnapshot};
@@ -116,8 +116,7 @@ impl<P: Platform> SpaceMappings<'_, P> {
             HugeUse::Fault | HugeUse::Khugepaged | HugeUse::Collapse => (addr, false),
         };
         let index = PageIndex::new(vma.page_offset_at(at))?;
-        let between = (vma.range.start().0 >> PAGE_SHIFT).wrapping_sub(vma.page_offset);
-        let orders = NewFolioOrders::of(file).mapped(index, is_advised).dividing(between);
+        let orders = vma.aligned_orders(NewFolioOrders::of(file).mapped(index, is_advised));
         Some(if is_fitting { orders.fitting(vma.range) } else { orders.around(addr, vma.range) })
     }
 }

@@ -16,7 +16,7 @@ use crate::swap_window::SwapInWindow;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use membership::Membership;
-use quire_arch::{LeafFlags, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
+use quire_arch::{LeafFlags, OrderSet, PAGE_SHIFT, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_file::Opening;
 use quire_frame::OwnerWord;
 use quire_pagetable::{NewPage, Permissions};
@@ -137,6 +137,12 @@ impl VmaSnapshot {
     #[inline]
     pub fn page_offsets(&self) -> (u64, u64) {
         (self.page_offset, self.page_offset.saturating_add(self.range.pages().saturating_sub(1)))
+    }
+
+    /// Those of `orders` of which an aligned block of the file is an aligned block of addresses, too.
+    #[inline]
+    pub fn aligned_orders(&self, orders: OrderSet) -> OrderSet {
+        orders.dividing((self.range.start().0 >> PAGE_SHIFT).wrapping_sub(self.page_offset))
     }
 
     /// Where the `pages` pages from page offset `first` on are in this mapping, as far as they are.
