@@ -239,6 +239,13 @@ impl Frame {
         }
     }
 
+    /// Drops a reference unless it is the last one, in one step, and returns whether it did.
+    #[inline]
+    pub fn put_unless_last(&self) -> bool {
+        let others = |word: FrameState| word.put(1).filter(|left| left.refs() > 0);
+        self.update(|word| others(word).ok_or(())).is_ok()
+    }
+
     /// Freezes the refcount at zero, if it is exactly `expected` and none of the flags `unless` is set. Then
     /// no thread can take a reference, and the caller alone decides what the frame becomes. Both are checked
     /// in one step.

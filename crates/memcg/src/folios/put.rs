@@ -68,6 +68,9 @@ impl<P: Platform> MemcgFolios<'_, P> {
 
     /// Drops a reference to the folio that starts at `head`, and frees it if that was the last one.
     pub fn release_folio(self, head: Pfn) {
+        if self.tree.frames().known(head).put_unless_last() {
+            return;
+        }
         let pin = self.tree.frames().platform().pin();
         let mut chain = FrameChain::new();
         self.put_folio(&mut chain, head, self.tree.frames().folio(head).order());
