@@ -134,8 +134,8 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         }
     }
 
-    /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out.
-    /// Invalidate is held exclusively.
+    /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out; but
+    /// for a folio that begins before them, which could not be cut. Invalidate is held exclusively.
     pub(super) fn free(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
         let mut rest = pages;
         let (mut is_empty, mut gone) = (true, 0);
@@ -146,12 +146,9 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
                 while !freed.is_full() {
                     let Some(stored) = store.next(rest, Filter::All) else { return IndexRange::default() };
                     rest = IndexRange::new(stored.range().end(), pages.end());
-                    debug_assert!(
-                        stored.order == Order::ZERO || pages.covers(stored.range()),
-                        "{stored:?} was not divided"
-                    );
                     match stored.entry {
                         Entry::Slot(_) => {
+                            debug_assert!(pages.covers(stored.range()), "{stored:?} was not divided");
                             store.remove(stored.start);
                             let pages = stored.order.pages();
                             file.swapped.fetch_sub(pages, Ordering::Relaxed);
@@ -161,7 +158,7 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
                             });
                             freed.push((is_cached, pages));
                         }
-                        Entry::Folio(_) => is_empty = false,
+                        Entry::Folio(_) => is_empty &= stored.start.get() < pages.start(),
                         Entry::Shadow(_) => {}
                     }
                 }

@@ -360,3 +360,28 @@ fn what_is_written_past_the_end_of_a_large_folio_is_there_when_the_file_grows() 
     file.set_size(10 * PAGE).unwrap();
     assert_eq!(read(&cpu, &space, page(area, 9)), 0);
 }
+
+/// Hazard: what removes all past the end waits for ever for a folio that begins before it.
+#[test]
+fn a_pinned_folio_stays_whole_with_zeros_where_its_file_is_cut() {
+    for size in [7 * PAGE, 7 * PAGE + 16] {
+        let machine = with_large();
+        let (cpu, space) = cpu_and_space(&machine);
+        let (file, area) = fill(&machine, (&cpu, &space), 32);
+        let pinned = space.pin_page(page(area, 9), Access::Write).unwrap();
+        file.set_size(size).unwrap();
+        assert_eq!(file.figures().cached, 16);
+        assert_eq!(folios(&machine, FolioCounter::SplitFailed), [(64, 1)]);
+        assert_audit(&machine);
+        file.punch(2 * PAGE..40 * PAGE, |_| Ok(())).unwrap();
+        assert_eq!(file.figures().cached, 16);
+        file.set_size(32 * PAGE).unwrap();
+        let mut left = [0; 32];
+        left[..2].copy_from_slice(&numbers(2));
+        assert_eq!(words(&cpu, &space, area, 32), left);
+        drop(pinned);
+        file.set_size(0).unwrap();
+        assert_eq!(file.figures().cached, 0);
+        assert_audit(&machine);
+    }
+}
