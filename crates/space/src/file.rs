@@ -227,7 +227,7 @@ impl<'m, P: Platform> File<'m, P> {
         let file = self.handle.file();
         let allocation = Allocation::new(self.spaces.page_cache(), file, &bytes)?;
         let allocate = |index| self.with_reclaim(program, || allocation.allocate(index, program));
-        let mut allocated = allocation.pages().try_for_each(allocate);
+        let mut allocated = allocation.try_for_each(allocate);
         if allocated.is_ok() && !keep_size && bytes.end > file.size() {
             allocated = self.set_size(bytes.end);
         }

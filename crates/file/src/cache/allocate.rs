@@ -45,34 +45,51 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
         Ok(Self { cache, file, pages: CachedFile::<P>::pages_of(bytes.clone()) })
     }
 
-    /// The pages.
-    pub fn pages(&self) -> impl Iterator<Item = PageIndex> + use<P, V> {
-        (self.pages.start()..self.pages.end()).map_while(PageIndex::new)
+    /// Allocates one page after the other. `allocate` is called with the next one, and returns the one behind
+    /// what is there then, as [`allocate`](Self::allocate) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of `allocate`, which is not called again then.
+    pub fn try_for_each(
+        &self,
+        mut allocate: impl FnMut(PageIndex) -> Result<u64, PageError>,
+    ) -> Result<(), PageError> {
+        let mut next = self.pages.start();
+        while let Some(index) = PageIndex::new(next).filter(|_| next < self.pages.end()) {
+            next = allocate(index)?.max(next + 1);
+        }
+        Ok(())
     }
 
-    /// Makes a page of zeros for page `index`, if it is a hole. May sleep; nothing is held. `program` pays.
+    /// Makes a page of zeros for page `index`, if it is a hole, and returns the page behind its folio. As in
+    /// Linux, what an earlier call has allocated counts as used from now on: else this one, if it fails, would
+    /// give it back. May sleep; nothing is held. `program` pays.
     ///
     /// # Errors
     ///
     /// There is no memory, or no space.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn allocate(&self, index: PageIndex, program: &Membership) -> Result<(), PageError> {
+    pub fn allocate(&self, index: PageIndex, program: &Membership) -> Result<u64, PageError> {
         let Self { cache, file, pages } = *self;
-        if !file.is_hole(cache.frames(), index) {
-            return Ok(());
+        let unused = UnusedPages::of(file);
+        let behind = index.get() + 1;
+        if !file.is_hole(cache.frames(), index) && !unused.has(cache.frames(), index) {
+            return Ok(behind);
         }
         let orders = NewFolioOrders::of(file).written(index, pages.bytes().end);
         let wanted = Wanted { index, large: LargeOrders::of(orders), fill: Fill::ByCaller };
         let made = cache.obtain(file, wanted, program, |folio, came| {
-            if came == Came::Zeros {
+            match came {
                 // No thread has used it: the folio is locked.
-                UnusedPages::of(file).mark(cache.frames(), folio.start());
+                Came::Zeros => unused.mark(cache.frames(), folio.start()),
+                _ => unused.note_use(cache.frames(), folio.start()),
             }
-            Ok(())
+            Ok(folio.range().end())
         });
         match made {
             // Another thread has used it, and it is on a device now.
-            Err(PageError::Swapped(_)) => Ok(()),
+            Err(PageError::Swapped(_)) => Ok(behind),
             result => result,
         }
     }

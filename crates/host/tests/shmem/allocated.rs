@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use quire_mm::file::{FileError, PageError, Seals, ShmemOwner};
+use quire_mm::proc::HugeFile;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -95,6 +96,35 @@ fn an_allocation_without_room_gives_back_what_no_program_has_used() {
     assert_eq!(read(&cpu, &space, page(area, 2)), 5);
     assert_eq!(machine.memory().file_totals().promised, 1);
     assert_audit(&machine);
+}
+
+/// Hazard: a call that fails takes away what an earlier one has promised. As in Linux 6.18 what both allocate
+/// counts as used.
+#[test]
+fn an_allocation_without_room_keeps_what_an_earlier_one_has_made() {
+    let machine = machine(16, 1);
+    for size in ["never", "always"] {
+        HugeFile::find("shmem_enabled").unwrap().write(machine.memory(), size).unwrap();
+        let is_huge = size == "always";
+        let (scale, most) = if is_huge { (512, 1024) } else { (1, 8) };
+        let room = Room(Arc::new(AtomicU64::new(most)));
+        let file = machine.memory().create_shmem(room.clone(), 0).unwrap();
+        let first = if is_huge { 100..101 } else { 0..4 };
+        file.allocate(first.start * PAGE..first.end * PAGE, false).unwrap();
+        let kept = file.figures().cached;
+        assert_eq!((kept, file.seek_data(0)), (4.max(scale), None));
+        let second = if is_huge { 101..1100 } else { 2..10 };
+        let failed = file.allocate(second.start * PAGE..second.end * PAGE, false);
+        assert_eq!(failed, Err(PageError::File(FileError::NoSpace)));
+        assert_eq!((room.0.load(Ordering::Relaxed), file.figures().cached), (most - kept, kept));
+        let data = if is_huge { 0 } else { 2 * PAGE };
+        assert_eq!((file.seek_data(0), file.size()), (Some(data), first.end * PAGE));
+        // Its own folios it makes once, and they are not used then.
+        file.punch(0..u64::MAX, |_| Ok(())).unwrap();
+        file.allocate(0..6 * PAGE, true).unwrap();
+        assert_eq!((file.figures().cached, file.seek_data(0)), (6.max(scale), None));
+        assert_audit(&machine);
+    }
 }
 
 #[test]
