@@ -173,12 +173,15 @@ impl<'m, P: Platform> File<'m, P> {
     /// # Errors
     ///
     /// [`PageError::TooLarge`], [`PageError::Sealed`]; of shared memory also for want of memory, where the
-    /// page that the new end is in is to be swapped in. Nothing has changed then.
+    /// page that the new end is in is to be swapped in, or more than it was swapped out in one piece. Nothing
+    /// has changed then.
     pub fn set_size(&self, size: u64) -> Result<(), PageError> {
+        let mut failed = 0;
         loop {
             let file = self.handle.file();
             match self.spaces.page_cache().set_size(file, size, &self.mappers()) {
                 Err(PageError::Swapped(page)) => self.swap_in_or_lose(page)?,
+                Err(short) if failed < CALL_ATTEMPTS && self.made_room(short) => failed += 1,
                 result => return result,
             }
         }

@@ -33,7 +33,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     /// # Errors
     ///
     /// [`PageError::TooLarge`], [`PageError::Sealed`], or [`PageError::Swapped`] for the page that the new
-    /// end is in; nothing has changed then.
+    /// end is in; [`PageError::NoMemory`] for the nodes of what is swapped out in one piece. Nothing has
+    /// changed then.
     pub fn set_size(
         self,
         file: &FileCore<P, V>,
@@ -63,7 +64,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 return Ok(());
             }
             tail.map_or(Ok(()), |tail| self.shmem().check_part(file, tail))?;
-            if let (true, Err(short)) = (file.is_shmem(), &reserve) {
+            // None is paged out while Invalidate is held.
+            if let (1.., Err(short)) = (file.swapped.load(Ordering::Relaxed), &reserve) {
                 // What is swapped out in one piece has to be divided.
                 return Err(PageError::NoMemory(*short));
             }

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use crate::mapped::{in_memory, resident};
-use quire_frame::FolioCounter;
+use quire_frame::{AllocRequest, FailPlan, FolioCounter};
 use quire_mm::proc::HugeFile;
 use quire_space::MappingFigures;
 
@@ -384,4 +384,45 @@ fn a_pinned_folio_stays_whole_with_zeros_where_its_file_is_cut() {
         assert_eq!(file.figures().cached, 0);
         assert_audit(&machine);
     }
+}
+
+#[test]
+fn a_truncation_without_memory_keeps_the_folio_with_zeros() {
+    let machine = with_large();
+    let (cpu, space) = cpu_and_space(&machine);
+    let (file, area) = fill(&machine, (&cpu, &space), 32);
+    failing(&machine, FailPlan::every(1), || file.set_size(5 * PAGE)).unwrap();
+    assert_eq!((file.size(), file.figures().cached), (5 * PAGE, 16));
+    file.set_size(32 * PAGE).unwrap();
+    let mut left = [0; 32];
+    left[..5].copy_from_slice(&numbers(5));
+    assert_eq!(words(&cpu, &space, area, 32), left);
+}
+
+/// What is swapped out in one piece has to be divided.
+#[test]
+fn a_truncation_frees_memory_for_its_nodes() {
+    let machine = machine(16, 1);
+    set(&machine, "hugepages-64kB/shmem_enabled", "always");
+    swap_on(&machine, crate::disk::Disk::new(4096).0);
+    let (cpu, space) = cpu_and_space(&machine);
+    let (file, area) = fill(&machine, (&cpu, &space), 32);
+    reclaim(&machine, 4, 32);
+    let private = space.mmap(&MapRequest::anonymous(512 * PAGE, RW)).unwrap();
+    (0..512).for_each(|at| write(&cpu, &space, page(private, at), at));
+    // The words of a cluster need a frame.
+    space.madvise(private, PAGE, Advice::PageOut).unwrap();
+    let frames = machine.memory().frames();
+    let request = AllocRequest::anonymous().uninitialised();
+    let held: Vec<_> = {
+        let pin = machine.memory().platform().pin();
+        std::iter::from_fn(|| frames.allocate(&pin, request).ok()).collect()
+    };
+    file.set_size(5 * PAGE).unwrap();
+    assert_eq!((file.figures().swapped, file.figures().cached), (5, 0));
+    let pin = machine.memory().platform().pin();
+    held.into_iter().for_each(|frame| frames.free(&pin, frame, Order::ZERO).unwrap());
+    drop(pin);
+    assert_eq!(words(&cpu, &space, area, 5), numbers(5));
+    assert_audit(&machine);
 }
