@@ -77,15 +77,17 @@ impl<P: Platform> SwapReparenting<'_, P> {
             return false;
         }
         let reparenting = self.devices.memcgs().reparenting();
-        let cached = SwapCache::new(self.devices).with_folio(head, |held, first, end| {
-            let is_taken = reparenting.take_folio(&folio, u64::from(end - first));
-            if is_taken {
-                let memcg = folio.folio().frame().as_folio().memcg();
-                held.recharged((first, end), MemcgId::from_bits(memcg));
-            }
-            is_taken
-        });
-        cached.unwrap_or_else(|| reparenting.take_folio(&folio, 0))
+        reparenting.out_of_queue(&folio, || {
+            let cached = SwapCache::new(self.devices).with_folio(head, |held, first, end| {
+                let is_taken = reparenting.take_folio(&folio, u64::from(end - first));
+                if is_taken {
+                    let memcg = folio.folio().frame().as_folio().memcg();
+                    held.recharged((first, end), MemcgId::from_bits(memcg));
+                }
+                is_taken
+            });
+            cached.unwrap_or_else(|| reparenting.take_folio(&folio, 0))
+        })
     }
 
     /// Moves the slots of a cluster whose pages are not in memory. What is read past the cache is left out:

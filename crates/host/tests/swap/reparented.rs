@@ -129,6 +129,33 @@ fn folios_that_wait_to_be_split_change_the_queue() {
     assert_audit(&machine);
 }
 
+/// The same of folios that have their slots still.
+#[test]
+fn folios_that_wait_to_be_split_and_have_slots_change_the_queue() {
+    let machine = Setup::mib(16).overcommit().folios(orders(&[4])).build();
+    swap_on(&machine, HostRam::disk(256).unwrap());
+    let cpu = machine.vcpu(0).unwrap();
+    let (above, below) = nested(&machine);
+    let space = space_in(&machine, below);
+    let area = map_filled(&cpu, &space, GIB, PAGES, 1);
+    space.madvise(area, PAGES * PAGE, Advice::PageOut).unwrap();
+    // Its entries name the slots on.
+    let child = space.fork().unwrap();
+    child.set_memcg(MemcgId::ROOT).unwrap();
+    assert_filled(&cpu, &space, area, 0..PAGES, 1);
+    space.madvise(area, PAGE, Advice::DontNeed).unwrap();
+    space.madvise(page(area, 16), PAGE, Advice::DontNeed).unwrap();
+    let waiting = |memcg| machine.memory().memcgs().splits().waiting_of(DeferredOf::Memcg(memcg));
+    assert_eq!((waiting(below), waiting(above)), (2, 0));
+    let has = (usage(&machine, below), swap_usage(&machine, below));
+    assert_eq!(has, (PAGES, PAGES));
+    leave_and_remove(&machine, &space, below);
+    assert_eq!((waiting(below), waiting(above)), (0, 2));
+    assert_eq!((usage(&machine, above), swap_usage(&machine, above)), has);
+    assert!(!is_there(&machine, below));
+    assert_audit(&machine);
+}
+
 /// Pages of a file are on no list. They go when what is left of removed memcgs is looked for.
 #[test]
 fn pages_of_files_go_too() {

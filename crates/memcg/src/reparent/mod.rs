@@ -108,25 +108,34 @@ impl<'g, P: Platform> Reparenting<'g, P> {
         }
     }
 
+    /// Calls `give`, which may give a folio to another memcg. Where the folio waits to be split it is in no
+    /// queue meanwhile, and then at the end of that of the memcg that it has. The lock of the queues comes
+    /// before that of a cluster. The caller has a reference and the folio lock.
+    pub fn out_of_queue<R>(self, locked: &HeadGuard<'_, P>, give: impl FnOnce() -> R) -> R {
+        let splits = DeferredSplits::new(self.tree);
+        let flags = locked.folio().frame().word().flags();
+        let waits = locked.folio().is_large() && flags.contains(FrameFlags::PARTLY_MAPPED);
+        if waits {
+            splits.undefer_split(locked);
+        }
+        let given = give();
+        if waits {
+            splits.queue(locked);
+        }
+        given
+    }
+
     /// Gives a folio of a removed memcg to that one's heir, with its charge, and with that of `slots` slots:
     /// its own, if it is in the swap cache. Returns false if it is of no removed memcg, or if another thread
-    /// has isolated it. The caller has a reference, the folio lock, and the lock of the slots' cluster.
+    /// has isolated it. The caller has a reference, the folio lock, and the lock of the slots' cluster, and
+    /// has taken it [out of its queue](Self::out_of_queue).
     pub fn take_folio(self, locked: &HeadGuard<'_, P>, slots: u64) -> bool {
         let (head, frame) = (locked.folio().head(), locked.folio().frame());
         let pin = self.tree.frames.platform().pin();
         let _section = self.tree.frames.epoch().enter(&pin);
         let from = MemcgId::from_bits(frame.as_folio().memcg());
         let Some(to) = self.heir(from) else { return false };
-        let splits = DeferredSplits::new(self.tree);
-        let waits = locked.folio().is_large() && frame.word().flags().contains(FrameFlags::PARTLY_MAPPED);
-        if waits {
-            splits.undefer_split(locked);
-        }
-        let rehomed = self.rehome(&pin, head, (from, to));
-        if waits {
-            splits.queue(locked);
-        }
-        let Some(rehomed) = rehomed else { return false };
+        let Some(rehomed) = self.rehome(&pin, head, (from, to)) else { return false };
         let pages = locked.folio().order().pages();
         let word = frame.word();
         let is_shmem = word.kind() == Kind::Shmem && word.flags().contains(FrameFlags::SHARED_BY_NAME);
