@@ -15,8 +15,9 @@
 use crate::error::Refusal;
 use crate::step::Step;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
+use quire_file::KeptFolio;
 use quire_frame::{AllocRequest, FrameFlags, HeadGuard, Kind};
-use quire_memcg::OverLimit;
+use quire_memcg::{OverLimit, UnevictableFolios};
 use quire_pagetable::{FlushCause, Gather, LockedTable, Tables, Unmapper, page_of};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
@@ -234,7 +235,9 @@ fn take_old_page<P: Platform>(
         return None;
     }
     if vma.is_locked() {
-        tables.memory().memcgs().folios().munlock(&tables.pin(), &folio);
+        // SAFETY: the VMA is held, and holds its open file.
+        let stays = || unsafe { KeptFolio::<P>::stays(tables.memory().frames(), folio.folio().head()) };
+        UnevictableFolios::of(tables.memory().memcgs().folios()).munlock(&tables.pin(), &folio, stays);
     }
     Some(folio.folio().kind())
 }

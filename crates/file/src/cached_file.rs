@@ -1,6 +1,7 @@
 //! A file's cache, apart from the VMAs that map it: what the code below VMAs needs of a file.
 
 mod find;
+mod kept;
 mod orders;
 mod space;
 mod swapped;
@@ -8,6 +9,7 @@ mod unused;
 
 pub(crate) use find::Is;
 pub use find::{CachedPages, Lookup};
+pub use kept::KeptFolio;
 pub use orders::NewFolioOrders;
 pub(crate) use space::Prepared;
 pub use swapped::{CameAsZeros, SwappedPages};

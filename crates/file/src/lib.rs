@@ -77,8 +77,8 @@ pub use cache::{
     Transfer, Wait,
 };
 pub use cached_file::{
-    CachedFile, CachedPages, CameAsZeros, FileFigures, Lookup, MAX_FILE_BYTES, NewFolioOrders, SwappedPages,
-    UnusedPages,
+    CachedFile, CachedPages, CameAsZeros, FileFigures, KeptFolio, Lookup, MAX_FILE_BYTES, NewFolioOrders,
+    SwappedPages, UnusedPages,
 };
 pub use entry::{Entry, Payload, Stored};
 pub use error::{Busy, PageError, SwappedPage};

@@ -133,8 +133,9 @@ impl ShmemState {
         self.stays.load(Ordering::Relaxed)
     }
 
-    /// From now on pages that are in memory stay there, or do not. Nothing is brought in.
-    pub fn keep_in_memory(&self, stays: bool) {
+    /// From now on pages that are in memory stay there, or do not. Nothing is brought in. The caller
+    /// [rescues](crate::ShmemPages::rescue) what does not stay any more.
+    pub(crate) fn keep_in_memory(&self, stays: bool) {
         self.stays.store(stays, Ordering::Relaxed);
     }
 }

@@ -76,6 +76,8 @@ named_enum! {
         OomKill = "oom_kill",
         /// Pages moved to the unevictable list.
         UnevictablePgsCulled = "unevictable_pgs_culled",
+        /// Pages of shared memory that were looked at because they need not stay in memory any more.
+        UnevictablePgsScanned = "unevictable_pgs_scanned",
         /// Pages moved from there to an evictable list.
         UnevictablePgsRescued = "unevictable_pgs_rescued",
         /// Pages of folios that were marked as mlocked.

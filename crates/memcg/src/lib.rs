@@ -86,7 +86,7 @@ pub use counters::MemcgCounters;
 pub use error::{MemcgError, OverHigh, OverLimit};
 pub use event::MemcgEvent;
 pub use files::MemcgFiles;
-pub use folios::{Begin, Isolated, MemcgFolios, Most};
+pub use folios::{Begin, Isolated, MemcgFolios, Most, UnevictableFolios};
 pub use id::MemcgId;
 pub use lifecycle::MemcgLifecycle;
 pub use limit::Limit;

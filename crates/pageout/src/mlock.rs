@@ -6,6 +6,9 @@
 //! reclaim sets the mark again when it scans the folio; a stale mark would never be found.
 
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pin, Platform, VirtRange};
+use quire_file::KeptFolio;
+use quire_frame::HeadGuard;
+use quire_memcg::UnevictableFolios;
 use quire_pagetable::{LockedTable, Tables, WalkEntry, WalkStep, Walker};
 use quire_sync::atomic::raw::Ordering;
 
@@ -25,11 +28,7 @@ pub fn set_mlocked<P: Platform>(tables: &Tables<'_, P>, range: VirtRange, locks:
                 if let Some(leaf) = Tables::<P>::huge_leaf(&locked, slot)
                     && !leaf.flags.contains(LeafFlags::SPECIAL)
                 {
-                    tables.memory().memcgs().folios().set_mlocked(
-                        &pin,
-                        &tables.memory().frames().folios().lock_head(leaf.pfn),
-                        locks,
-                    );
+                    set_one(tables, &pin, &tables.memory().frames().folios().lock_head(leaf.pfn), locks);
                 }
             }
             WalkEntry::Table(table) => {
@@ -64,8 +63,15 @@ fn set_mlocked_in<P: Platform>(
         let end = if leaf.flags.contains(LeafFlags::READ) { end } else { index + 1 };
         let pages = tables.run_length(locked.entries, (index, end), (raw, leaf.pfn), &folio);
         if !locks || pages as u64 == folio.folio().order().pages() {
-            tables.memory().memcgs().folios().set_mlocked(pin, &folio, locks);
+            set_one(tables, pin, &folio, locks);
         }
         index += pages;
     }
+}
+
+/// Marks a folio that is mapped by a table whose lock the caller holds.
+fn set_one<P: Platform>(tables: &Tables<'_, P>, pin: &Pin<'_, P>, folio: &HeadGuard<'_, P>, locks: bool) {
+    // SAFETY: it is mapped, by a table that is locked.
+    let stays = || unsafe { KeptFolio::<P>::stays(tables.memory().frames(), folio.folio().head()) };
+    UnevictableFolios::of(tables.memory().memcgs().folios()).set_mlocked(pin, folio, locks, stays);
 }

@@ -6,11 +6,11 @@
 
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
-use quire_file::{CachedFile, ShmemState};
+use quire_file::{CachedFile, KeptFolio};
 use quire_frame::{
     FolioCounter, FolioGuard, Frame, FrameChain, FrameFlags, FrameState, HeldParts, Kind, VmEvent,
 };
-use quire_memcg::{LruList, MemcgId, MemcgStat};
+use quire_memcg::{LruList, MemcgId, MemcgStat, UnevictableFolios};
 use quire_pageout::{
     LockFound, UnmapBatch, Unmapped, referenced, unmap_cached, unmap_to_discard, unmap_to_swap,
 };
@@ -45,6 +45,8 @@ enum Fate {
     Write,
     /// A program mlocked it.
     Lock,
+    /// It is on its list already.
+    Listed,
 }
 
 /// Why a folio is not unmapped.
@@ -232,8 +234,14 @@ fn unmap_shmem<'s, P: Platform>(
     }
     // SAFETY: the folio is locked.
     let file = unsafe { CachedFile::<P>::of_folio(spaces.frames(), head) };
-    if file.and_then(CachedFile::shmem).is_some_and(ShmemState::stays_in_memory) {
-        return Err(Fate::Activate.into());
+    if let Some(kept) = file.map(|file| KeptFolio::new(file, head)).filter(KeptFolio::is_kept) {
+        let pin = spaces.platform().pin();
+        // As in Linux, which activates it first.
+        spaces.swap().io().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
+        spaces.memcgs().folios().put_back(&pin, head, LruList::InactiveAnon, true);
+        // While the folio is locked, so that it is the file's.
+        kept.cull(spaces.memcgs(), &pin);
+        return Err(Fate::Listed.into());
     }
     if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
         check_referenced(spaces, head, &folio.guard)?;
@@ -517,6 +525,12 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     {
         let pin = spaces.platform().pin();
         match fate {
+            Fate::Listed => {
+                if locked {
+                    UnevictableFolios::of(memcgs.folios()).cull(&pin, head);
+                    locked = false;
+                }
+            }
             // It was mlocked while it was isolated.
             _ if locked => {}
             Fate::Activate => {

@@ -13,7 +13,7 @@
 use core::mem;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Platform, VirtAddr};
 use quire_frame::{AllocError, AllocRequest, Folio, FolioCounter, FrameFlags, Kind, VmEvent};
-use quire_memcg::{MemcgStat, OverLimit};
+use quire_memcg::{MemcgStat, OverLimit, UnevictableFolios};
 use quire_pagetable::{Found, Gather, HugeLeaves, HugeSlot, NewPage, Tables};
 use quire_sync::atomic::fence;
 use quire_sync::atomic::raw::Ordering;
@@ -241,8 +241,12 @@ impl<'s, P: Platform> Collapse<'s, P> {
                     unsafe { platform.copy_user(pfn, to, Order::ZERO) };
                     replaced += 1;
                     if page.locked {
-                        let folios = tables.memory().memcgs().folios();
-                        folios.munlock(&tables.pin(), &tables.memory().frames().folios().lock_head(pfn));
+                        let folios = UnevictableFolios::of(tables.memory().memcgs().folios());
+                        folios.munlock(
+                            &tables.pin(),
+                            &tables.memory().frames().folios().lock_head(pfn),
+                            || false,
+                        );
                     }
                 }
                 // SAFETY: the new folio is ours.

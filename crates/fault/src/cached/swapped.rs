@@ -5,7 +5,7 @@ use crate::error::{Refusal, Swapped};
 use crate::swap_in::SwapIn;
 use core::ops::Deref;
 use quire_arch::{Order, Platform};
-use quire_file::{Lent, LockedFolio, PageIndex, SwappedPage, SwappedPages};
+use quire_file::{KeptFolio, Lent, LockedFolio, PageIndex, SwappedPage, SwappedPages};
 use quire_frame::{AllocRequest, Kind, OwnerWord, VmEvent};
 use quire_memcg::{MemcgId, MemcgStat};
 
@@ -84,6 +84,7 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
         let (folio, shadow) = adopted.ok().flatten()?;
         memory.swap().io().count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
         swap_in.note_major(pin, head, shadow);
+        KeptFolio::new(file, head).cull(memory.memcgs(), pin);
         Some(folio)
     }
 }

@@ -4,7 +4,7 @@ use super::SwapIn;
 use crate::error::{Need, SwapInError};
 use crate::swapped_in::SwappedIn;
 use quire_arch::{Order, Platform};
-use quire_file::{CachedFile, LockedFolio, SwappedPage, SwappedPages};
+use quire_file::{CachedFile, KeptFolio, LockedFolio, SwappedPage, SwappedPages};
 use quire_memcg::MemcgId;
 
 impl<'s, P: Platform> SwapIn<'s, '_, P> {
@@ -41,7 +41,9 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
             .adopt_copy(memcgs, page, (head, guard), names_gone)
             .map_err(|cause| SwapInError::Short(cause, Need::Frames(Order::ZERO)))?;
         if adopted.is_some() {
-            self.note_wanted(&frames.platform().pin(), head, None);
+            let pin = frames.platform().pin();
+            self.note_wanted(&pin, head, None);
+            KeptFolio::new(file, head).cull(memcgs, &pin);
         }
         Ok(adopted)
     }

@@ -158,7 +158,9 @@ impl<'m, P: Platform, V: Mapping> KnownFile<'m, P, V> {
         Some(HeldFile { cache: self.cache, core: self.core })
     }
 
-    /// As [`ShmemState::keep_in_memory`](crate::ShmemState::keep_in_memory).
+    /// From now on pages of shared memory that are in memory stay there, or do not (`SHM_LOCK`). Nothing is
+    /// brought in. The caller [rescues](crate::ShmemPages::rescue) what does not stay any more. Waits for
+    /// nothing.
     pub fn keep_in_memory(&self, stays: bool) {
         if let Some(shmem) = self.core().shmem() {
             shmem.keep_in_memory(stays);

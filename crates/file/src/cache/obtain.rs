@@ -241,7 +241,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             // It came as zeros.
             let (events, pin) = (self.frames().events(), self.platform().pin());
             events.count_folio(&pin, folio.order(), FolioCounter::ShmemAlloc, 1);
-            self.shmem().list(head);
+            self.shmem().list(file, head);
             return Ok(Step::There(folio, Came::Zeros));
         }
         if fill == Fill::ByCaller {

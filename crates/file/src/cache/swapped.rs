@@ -11,21 +11,23 @@
 
 use super::PageCache;
 use crate::backing::FileError;
-use crate::cached_file::{CachedFile, SwappedPages, UnusedPages};
+use crate::cached_file::{CachedFile, KeptFolio, SwappedPages, UnusedPages};
 use crate::entry::{Entry, Payload};
 use crate::error::{PageError, SwappedPage};
 use crate::file_core::Mapping;
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
+use crate::shmem::ShmemState;
 use crate::slabs::NodesOn;
 use crate::source::Reserve;
 use crate::store::{Filter, InsertError};
 use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::{AllocError, FolioCounter, FrameFlags, HeldParts, OwnerWord};
+use quire_frame::{AllocError, FolioCounter, FrameFlags, HeldParts, OwnerWord, VmEvent};
+use quire_memcg::UnevictableFolios;
 use quire_swap::SlotId;
-use quire_sync::atomic::raw::Ordering;
+use quire_sync::atomic::raw::{Ordering, fence};
 
 /// Slots that are freed under one hold of a store's lock.
 const AT_ONCE: usize = 16;
@@ -73,11 +75,38 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         }
     }
 
-    /// Lists a new folio of shared memory, which the caller has locked.
-    pub(super) fn list(self, head: Pfn) {
+    /// Lists a new folio of this file of shared memory, which the caller has locked.
+    pub(super) fn list(self, file: &CachedFile<P>, head: Pfn) {
         let pin = self.0.platform().pin();
         let _section = self.0.frames().epoch().enter(&pin);
         self.0.memcgs.folios().list_new(&pin, head, false);
+        KeptFolio::new(file, head).cull(self.0.memcgs, &pin);
+    }
+
+    /// Takes folios off the unevictable list that were there only because the file was locked in memory
+    /// (Linux's `shmem_unlock_mapping`); stops where that is locked again.
+    pub fn rescue(self, file: &CachedFile<P>) {
+        // Pairs with that of `KeptFolio::cull`, and of `UnevictableFolios::set_mlocked`.
+        fence(Ordering::SeqCst);
+        let (frames, folios) = (self.0.frames(), UnevictableFolios::of(self.0.memcgs.folios()));
+        let mut rest = IndexRange::new(0, PageIndex::MAX.get() + 1);
+        while !rest.is_empty() && !file.shmem().is_some_and(ShmemState::stays_in_memory) {
+            let pin = self.0.platform().pin();
+            rest = file.with_store(frames, |store| {
+                let found = store.batch::<AT_ONCE>(rest, Filter::All);
+                let mut scanned = 0;
+                for stored in &found {
+                    if let Entry::Folio(head) = stored.entry {
+                        scanned += stored.order.pages();
+                        // The cache has it as long as the store is locked.
+                        folios.rescue(&pin, head);
+                    }
+                }
+                frames.events().add(&pin, VmEvent::UnevictablePgsScanned, scanned);
+                let end = found.last().map_or(rest.end(), |last| last.range().end());
+                IndexRange::new(end, rest.end())
+            });
+        }
     }
 
     /// Takes the folio at `head` out of the cache of its file, where its slot takes its place. The caller has

@@ -3,6 +3,7 @@
 //! Nothing here waits: a fault may do it pinned.
 
 use super::CachedFile;
+use super::kept::KeptFolio;
 use super::unused::UnusedPages;
 use crate::entry::Entry;
 use crate::error::SwappedPage;
@@ -203,6 +204,8 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
                 memcgs.folios().own_file_page(&frames.platform().pin(), frame, memcg);
             }
             self.0.count_came(memcgs, head, order);
+            // If it is listed already.
+            KeptFolio::new(self.0, head).cull(memcgs, &frames.platform().pin());
         }
         Ok(is_replaced)
     }

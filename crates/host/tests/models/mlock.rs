@@ -3,6 +3,7 @@
 //! the mappings.
 
 use crate::machines::*;
+use quire_mm::shm::{ShmCaller, ShmChange};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 
@@ -93,4 +94,62 @@ fn shuttle_munlock_while_mappings_change() {
             assert_eq!(read(machine, 2, space, ADDR), 1);
         });
     });
+}
+
+/// A user who may lock segments.
+fn user() -> ShmCaller<'static> {
+    ShmCaller {
+        uid: 0,
+        gid: 0,
+        is_in_group: &|_| false,
+        pid: 1,
+        now: 0,
+        passes_modes: false,
+        is_admin: false,
+        may_lock: true,
+        lock_limit: 0,
+    }
+}
+
+/// A segment that is locked and unlocked while its pages come, and while reclaim finds them.
+#[test]
+fn shuttle_a_segment_is_unlocked_while_its_pages_are_listed() {
+    for mlocks in [false, true] {
+        with_swap(3).check(SOME, move |machine, space| {
+            let shm = as_one_step(|| machine.memory().create_shm().expect("there is memory enough"));
+            let id = as_one_step(|| {
+                let id = shm.get(0, 2 * PAGE, 0o600, &user()).expect("there is memory enough");
+                shm.attach(space, id, ADDR, 0, &user()).expect("nothing is there");
+                write(machine, 0, space, ADDR, 1);
+                shm.change(id, ShmChange::Lock, &user()).expect("it may be locked");
+                id
+            });
+            thread::scope(|scope| {
+                scope.spawn(|| reclaim(machine, 2));
+                spawn_on(scope, machine, 0, space, |program| {
+                    if mlocks {
+                        lock(space);
+                        unlock(space);
+                    } else {
+                        page_out(space, ADDR, PAGE);
+                    }
+                    program.write_u64(VirtAddr(ADDR.0 + PAGE), 2).expect("there is memory enough");
+                });
+                scope.spawn(|| {
+                    as_cpu(machine, 1, || {
+                        for what in [ShmChange::Unlock, ShmChange::Lock, ShmChange::Unlock] {
+                            shm.change(id, what, &user()).expect("it may be locked");
+                        }
+                    });
+                });
+            });
+            as_one_step(|| {
+                audit(machine);
+                assert_eq!([0, PAGE].map(|at| read(machine, 0, space, VirtAddr(ADDR.0 + at))), [1, 2]);
+                shm.detach(space, ADDR, &user()).expect("it is attached");
+                shm.change(id, ShmChange::Remove, &user()).expect("it is there");
+                drop(shm);
+            });
+        });
+    }
 }

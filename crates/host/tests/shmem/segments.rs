@@ -315,6 +315,68 @@ fn what_is_locked_is_not_paged_out() {
     assert_audit(&machine);
 }
 
+/// Pages that come while it is locked are unevictable at once, those from before when reclaim meets them.
+#[test]
+fn pages_of_a_locked_segment_are_listed_as_on_linux() {
+    let machine = swapping(32, 1, 256);
+    let (cpu, space) = cpu_and_space(&machine);
+    let shm = machine.memory().create_shm().unwrap();
+    let me = ShmCaller { may_lock: true, ..user(1, 0) };
+    let id = shm.get(PRIVATE, 64 * PAGE, 0o600, &me).unwrap();
+    let at = shm.attach(&space, id, ANY, 0, &me).unwrap();
+    let events = [
+        VmEvent::UnevictablePgsCulled,
+        VmEvent::UnevictablePgsScanned,
+        VmEvent::UnevictablePgsRescued,
+        VmEvent::UnevictablePgsMlocked,
+        VmEvent::UnevictablePgsMunlocked,
+        VmEvent::Pgactivate,
+    ];
+    let counts = || {
+        machine.memory().memcgs().folios().take_in(None);
+        let sizes = machine.memory().memcgs().folios().subtree_sizes(MemcgId::ROOT);
+        let counts = events.map(|event| machine.memory().frames().events().sum(event));
+        (sizes[LruList::Unevictable as usize], counts)
+    };
+    fill(&cpu, &space, at, 0..32, 1);
+    shm.change(id, ShmChange::Lock, &me).unwrap();
+    assert_eq!(counts(), (0, [0; 6]));
+    fill(&cpu, &space, at, 32..48, 1);
+    assert_eq!(counts(), (16, [16, 0, 0, 0, 0, 0]));
+    // Twice: what is unevictable is left where it is.
+    for _ in 0..2 {
+        space.madvise(at, 8 * PAGE, Advice::PageOut).unwrap();
+        assert_eq!(counts(), (24, [24, 0, 0, 0, 0, 8]));
+    }
+    space.mlock(page(at, 6), 4 * PAGE, false).unwrap();
+    assert_eq!(counts(), (26, [26, 0, 0, 4, 0, 8]));
+    space.munlock(page(at, 6), 4 * PAGE).unwrap();
+    assert_eq!(counts(), (26, [26, 0, 0, 4, 4, 8]));
+    assert_audit(&machine);
+    shm.change(id, ShmChange::Unlock, &me).unwrap();
+    assert_eq!(counts(), (0, [26, 48, 26, 4, 4, 8]));
+    shm.change(id, ShmChange::Unlock, &me).unwrap();
+    assert_eq!(counts(), (0, [26, 48, 26, 4, 4, 8]));
+    // What a mapping locks stays.
+    space.mlock(at, 2 * PAGE, false).unwrap();
+    shm.change(id, ShmChange::Lock, &me).unwrap();
+    shm.change(id, ShmChange::Unlock, &me).unwrap();
+    assert_eq!(counts(), (2, [28, 96, 26, 6, 4, 8]));
+    space.munlock(at, 2 * PAGE).unwrap();
+    assert_eq!(counts(), (0, [28, 96, 28, 6, 6, 8]));
+    // What comes from a device.
+    reclaim(&machine, 4, 64);
+    assert_eq!(shm.totals().swapped, 48);
+    shm.change(id, ShmChange::Lock, &me).unwrap();
+    let before = counts().0;
+    assert_filled(&cpu, &space, at, 0..48, 1);
+    assert_eq!((before, counts().0), (0, 48));
+    assert_audit(&machine);
+    shm.detach(&space, at, &me).unwrap();
+    shm.change(id, ShmChange::Remove, &me).unwrap();
+    assert_audit(&machine);
+}
+
 /// Two threads make, attach, remove and detach segments of few keys.
 #[test]
 fn segments_that_come_and_go_beside_each_other_leave_nothing() {

@@ -6,10 +6,12 @@ mod moves;
 mod put;
 mod sizes;
 mod split;
+mod unevictable;
 mod unlisted;
 
 pub use isolate::{Begin, Isolated, Most};
 pub(crate) use put::FILE;
+pub use unevictable::UnevictableFolios;
 
 use crate::id::MemcgId;
 use crate::lists::{Incoming, LIST_FLAGS, Label, ListPlace, Lists, LruList, NodeLists, mark};

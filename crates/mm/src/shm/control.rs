@@ -80,7 +80,7 @@ impl<P: Platform> ShmNamespace<'_, P> {
     /// [`Error::NoSegment`]; [`Error::NotPermitted`]; [`Error::BadArgument`] for a user or a group of -1;
     /// [`Error::LockLimit`]. Nothing has changed then.
     pub fn change(&self, id: i32, change: ShmChange, caller: &ShmCaller<'_>) -> Result<(), Error> {
-        let removed = self.with_table(|table| {
+        let (removed, unlocked) = self.with_table(|table| {
             let segment = table.find(id)?;
             match change {
                 ShmChange::Owner { uid, gid, mode } => {
@@ -92,13 +92,17 @@ impl<P: Platform> ShmNamespace<'_, P> {
                 }
                 ShmChange::Remove => {
                     segment.check_owner(caller)?;
-                    return Ok(segment.remove());
+                    return Ok((segment.remove(), None));
                 }
-                ShmChange::Lock => segment.keep_in_memory(true, caller)?,
-                ShmChange::Unlock => segment.keep_in_memory(false, caller)?,
+                ShmChange::Lock => return Ok((None, segment.keep_in_memory(true, caller)?)),
+                ShmChange::Unlock => return Ok((None, segment.keep_in_memory(false, caller)?)),
             }
-            Ok(None)
+            Ok((None, None))
         })?;
+        if let Some(file) = &unlocked {
+            self.spaces.page_cache().shmem().rescue(file);
+        }
+        drop(unlocked);
         // Its memory goes with it if nothing has it attached.
         drop(removed);
         while let Some(gone) = self.take_gone() {

@@ -204,12 +204,17 @@ impl<'m, P: Platform> Segment<'m, P> {
         self.status.changed_at = now;
     }
 
-    /// Keeps what of it is in memory there, or does no more.
+    /// Keeps what of it is in memory there, or does no more: then its file is returned, which the caller
+    /// rescues with nothing locked.
     ///
     /// # Errors
     ///
     /// [`Error::NotPermitted`]; [`Error::LockLimit`] for more than the caller may lock.
-    pub(super) fn keep_in_memory(&mut self, stays: bool, caller: &ShmCaller<'_>) -> Result<(), Error> {
+    pub(super) fn keep_in_memory(
+        &mut self,
+        stays: bool,
+        caller: &ShmCaller<'_>,
+    ) -> Result<Option<Attaching<'m, P>>, Error> {
         if !caller.may_lock {
             if !self.is_of(caller) || stays && caller.lock_limit == 0 {
                 return Err(Error::NotPermitted);
@@ -218,9 +223,10 @@ impl<'m, P: Platform> Segment<'m, P> {
                 return Err(Error::LockLimit);
             }
         }
+        let was_kept = self.status.mode & LOCKED != 0;
         self.known.keep_in_memory(stays);
         self.status.mode = self.status.mode & !LOCKED | if stays { LOCKED } else { 0 };
-        Ok(())
+        Ok(if was_kept && !stays { self.hold() } else { None })
     }
 }
 

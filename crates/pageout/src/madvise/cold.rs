@@ -223,6 +223,8 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
                 let swap = self.tables.memory().swap();
                 swap.io().count_pages(head, VmEvent::Pgdeactivate, MemcgStat::Pgdeactivate);
             }
+            // As in Linux, which puts it back at once.
+            Ageing::PageOut if before.is_some_and(|flags| flags.contains(FrameFlags::UNEVICTABLE)) => {}
             Ageing::PageOut => {
                 // Before: a thread that no longer finds the folio on its list finds this.
                 aged.under_way.get_or_insert_with(&self.begin);

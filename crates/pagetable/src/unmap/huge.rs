@@ -7,6 +7,7 @@ use crate::residency::Residency;
 use crate::table::{LockedTable, Tables};
 use crate::walk::WalkStep;
 use quire_arch::{Leaf, LeafFlags, Pfn, Pin, Platform, VirtRange};
+use quire_memcg::UnevictableFolios;
 
 impl<P: Platform> Unmapper<'_, P> {
     /// As [`zap`](Self::zap), for a part of what a large leaf maps.
@@ -101,7 +102,8 @@ impl<P: Platform> Unmapper<'_, P> {
         let folio = tables.memory().frames().folios().lock_head(leaf.pfn);
         locked.take(slot.index);
         if what.munlocks() {
-            tables.memory().memcgs().folios().munlock(pin, &folio);
+            // If its file keeps it in memory, reclaim puts it back when it comes to it.
+            UnevictableFolios::of(tables.memory().memcgs().folios()).munlock(pin, &folio, || false);
         }
         if matches!(what, Zap::Cached { .. }) && folio.folio().is_in_file_cache() {
             HugeLeaves::new(&tables).uncount_whole_map(pin, leaf.pfn);

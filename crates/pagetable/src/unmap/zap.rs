@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_frame::{HeadGuard, Kind, MapsLeft};
+use quire_memcg::UnevictableFolios;
 use quire_sync::atomic::raw::AtomicU64;
 
 impl<P: Platform> Unmapper<'_, P> {
@@ -173,7 +174,8 @@ impl<P: Platform> Unmapper<'_, P> {
     fn zap_locked_or_cached(&self, folio: &HeadGuard<'_, P>, pages: u32, what: Zap) -> bool {
         let tables = self.gather.tables;
         if what.munlocks() {
-            tables.memory().memcgs().folios().munlock(&tables.pin(), folio);
+            // As in `zap_whole_folio`.
+            UnevictableFolios::of(tables.memory().memcgs().folios()).munlock(&tables.pin(), folio, || false);
         }
         let is_lost = matches!(what, Zap::Cached { .. }) && folio.folio().is_in_file_cache();
         if is_lost {

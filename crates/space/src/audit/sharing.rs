@@ -11,6 +11,7 @@ use crate::space::for_each_space;
 use crate::spaces::Spaces;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PAGE_SIZE, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_file::KeptFolio;
 use quire_frame::{FrameFlags, Kind};
 use quire_pagetable::Tables;
 use quire_vma::Mappings;
@@ -47,6 +48,14 @@ pub(super) fn audit_sharing<P: Platform>(spaces: &Spaces<P>, report: Report<'_>)
         let is_locked = flags.contains(marked) && frame.audit().load(Ordering::Relaxed) & LOCKED != 0;
         if is_kept && !is_locked {
             report(SpaceViolation::StrayLock { pfn });
+        }
+        // What is marked stays marked while other mappings may lock it.
+        let is_listed = frame.kind() == Kind::Shmem && flags & (marked | listed) == listed;
+        if is_listed && spaces.frames().folio(pfn).is_in_file_cache() {
+            // SAFETY: nothing else calls into the machine during an audit.
+            if !unsafe { KeptFolio::<P>::stays(spaces.frames(), pfn) } {
+                report(SpaceViolation::StrayLock { pfn });
+            }
         }
     });
 }
