@@ -1,5 +1,6 @@
 //! What the files of a machine share, apart from their VMAs.
 
+use crate::committed::Committed;
 use crate::huge::ShmemHugeControls;
 use crate::slabs::{NodeSlabs, NodesOn};
 use quire_arch::{Order, Pin, Platform};
@@ -35,7 +36,7 @@ pub(crate) struct FileMemory<P: Platform> {
     huge: AtomicU64,
     shmem: AtomicU64,
     shmem_huge: AtomicU64,
-    pub(crate) promised: AtomicU64,
+    pub(crate) committed: Committed,
     pub(crate) dirty: AtomicU64,
     pub(crate) writeback: AtomicU64,
     pub(crate) lost_errors: AtomicU64,
@@ -66,7 +67,7 @@ impl<P: Platform> FileMemory<P> {
             huge: AtomicU64::new(0),
             shmem: AtomicU64::new(0),
             shmem_huge: AtomicU64::new(0),
-            promised: AtomicU64::new(0),
+            committed: Committed::new(),
             dirty: AtomicU64::new(0),
             writeback: AtomicU64::new(0),
             lost_errors: AtomicU64::new(0),
@@ -118,7 +119,7 @@ impl<P: Platform> FileMemory<P> {
             huge: read(&self.huge),
             shmem: read(&self.shmem),
             shmem_huge: read(&self.shmem_huge),
-            promised: read(&self.promised),
+            promised: self.committed.shared(),
             dirty: read(&self.dirty),
             writeback: read(&self.writeback),
             lost_errors: read(&self.lost_errors),

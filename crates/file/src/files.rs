@@ -2,6 +2,7 @@
 
 use crate::backing::FileBacking;
 use crate::cached_file::CachedFile;
+use crate::committed::Committed;
 use crate::file_core::{FileCore, Mapping, Neighbours};
 use crate::file_memory::{FileMemory, FileTotals};
 use crate::huge::{ForcesSizes, ShmemHuge};
@@ -143,21 +144,9 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         })
     }
 
-    /// Counts `pages` of shared memory that is to be made as [promised](ShmemPromise::Whole), and returns how
-    /// many are then.
-    pub fn promise(&self, pages: u64) -> u64 {
-        // Sequentially consistent, as what else is committed.
-        self.state().memory.promised.fetch_add(pages, Ordering::SeqCst).saturating_add(pages)
-    }
-
-    /// Takes a promise back: the memory was not made.
-    pub fn take_back(&self, pages: u64) {
-        self.state().memory.promised.fetch_sub(pages, Ordering::Relaxed);
-    }
-
-    /// Pages of shared memory that are promised.
-    pub fn promised(&self) -> u64 {
-        self.state().memory.promised.load(Ordering::SeqCst)
+    /// Memory that is committed.
+    pub fn committed(&self) -> &Committed {
+        &self.state().memory.committed
     }
 
     fn new_number(&self) -> u64 {
@@ -245,7 +234,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         self.delist(&frames.platform().pin(), core);
         // SAFETY: the file lives (caller).
         if let Some(ShmemPromise::Whole(pages)) = unsafe { core.as_ref() }.shmem().map(ShmemState::promise) {
-            self.state().memory.promised.fetch_sub(pages, Ordering::Relaxed);
+            self.committed().drop_shared(pages);
         }
         // SAFETY: the file lives, and nothing else uses it (caller).
         unsafe {

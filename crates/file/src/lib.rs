@@ -23,6 +23,7 @@
 //! - `shmem`: shared memory, which has no backing.
 //! - `error`: why a page or bytes cannot be had.
 //! - `error_sequence`: errors of writeback, each reported once to each opening.
+//! - `committed`: memory that is promised to programs.
 //! - `user_copy`: the program's side of a call that reads or writes.
 //! - `file_memory`: what the files of a machine share.
 //! - `requests`: the requests of a file that are under way.
@@ -45,6 +46,7 @@ mod audit;
 mod backing;
 mod cache;
 mod cached_file;
+mod committed;
 mod entry;
 mod error;
 mod error_sequence;
@@ -80,6 +82,7 @@ pub use cached_file::{
     CachedFile, CachedPages, CameAsZeros, FileFigures, KeptFolio, Lookup, MAX_FILE_BYTES, NewFolioOrders,
     SwappedPages, UnusedPages,
 };
+pub use committed::Committed;
 pub use entry::{Entry, Payload, Stored};
 pub use error::{Busy, PageError, SwappedPage};
 pub use file_core::{FileCore, Mapping};

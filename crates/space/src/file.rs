@@ -103,7 +103,7 @@ impl<'m, P: Platform> File<'m, P> {
         spaces.promise_shared(pages)?;
         let made = spaces.page_cache().create_shmem((), (size, promise), name);
         if made.is_err() {
-            spaces.page_cache().files().take_back(pages);
+            spaces.page_cache().files().committed().drop_shared(pages);
         }
         match made {
             Ok(handle) => Ok(Self { spaces, handle }),

@@ -95,7 +95,8 @@ pub struct Spaces<P: Platform> {
     current: CurrentSpaces,
     /// The frame of the tag pool's bits.
     tags: Pfn,
-    commit: Commit,
+    overcommit: Overcommit,
+    ram_pages: u64,
     oom: OomAction,
     oom_turns: OomTurns,
     reclaims: Reclaims,
@@ -135,7 +136,10 @@ impl<P: Platform> Spaces<P> {
         let bits = frames.platform().direct_map(tags).cast();
         // SAFETY: the frame is new, zeroed, and never freed.
         let asids = unsafe { AsidPool::new(bits, frames.platform().asid_count()) };
-        let commit = Commit::new(overcommit, frames.reports().totals().managed);
+        if let Some(pages) = overcommit.limit() {
+            files.committed().set_limit(pages);
+        }
+        let ram_pages = frames.reports().totals().managed;
         Ok(Self {
             vmas,
             nodes,
@@ -147,7 +151,8 @@ impl<P: Platform> Spaces<P> {
             khugepaged: SpinLock::new(LockClass::Khugepaged, Scan::default()),
             current,
             tags,
-            commit,
+            overcommit,
+            ram_pages,
             oom,
             oom_turns: OomTurns::new(),
             reclaims: Reclaims::new(),
@@ -253,8 +258,8 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// Committed memory.
-    pub fn commit(&self) -> &Commit {
-        &self.commit
+    pub fn commit(&self) -> Commit<'_> {
+        Commit::new(self.overcommit, self.ram_pages, self.files.committed())
     }
 
     /// Commits `pages` more.
@@ -263,8 +268,7 @@ impl<P: Platform> Spaces<P> {
     ///
     /// [`Error::CommitLimit`].
     pub(crate) fn promise(&self, pages: u64) -> Result<(), Error> {
-        let shared = || self.page_cache().files().promised();
-        self.commit.charge(pages, shared, || self.swap().devices().total_slots())
+        self.commit().charge(pages, || self.swap().devices().total_slots())
     }
 
     /// Commits `pages` of shared memory that is to be made.
@@ -273,13 +277,7 @@ impl<P: Platform> Spaces<P> {
     ///
     /// [`Error::CommitLimit`].
     pub(crate) fn promise_shared(&self, pages: u64) -> Result<(), Error> {
-        let files = self.page_cache().files();
-        let shared = files.promise(pages);
-        let result = self.commit.check_shared(pages, shared, || self.swap().devices().total_slots());
-        if result.is_err() {
-            files.take_back(pages);
-        }
-        result
+        self.commit().charge_shared(pages, || self.swap().devices().total_slots())
     }
 
     /// What is known of khugepaged's scan.

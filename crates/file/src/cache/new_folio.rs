@@ -175,7 +175,8 @@ fn count_fallback<P: Platform>(
     order: Order,
     error: &PageError,
 ) {
-    if !file.is_shmem() {
+    // What its owner, or the limit of what is committed, has no room for is not counted in Linux.
+    if !file.is_shmem() || matches!(error, PageError::File(_)) {
         return;
     }
     let (events, pin) = (memcgs.frames().events(), memcgs.frames().platform().pin());

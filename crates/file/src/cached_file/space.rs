@@ -49,13 +49,14 @@ impl<P: Platform> CachedFile<P> {
     ///
     /// # Errors
     ///
-    /// Its owner's.
+    /// Its owner's; or [`FileError::NoSpace`] where no promise covers them, and as much is committed as may
+    /// be.
     pub(crate) fn take_pages(&self, pages: u64) -> Result<(), FileError> {
-        if let Some(shmem) = self.shmem() {
-            shmem.owner().take_pages(pages)?;
-            if shmem.promise() == ShmemPromise::Each {
-                self.memory().promised.fetch_add(pages, Ordering::Relaxed);
-            }
+        let Some(shmem) = self.shmem() else { return Ok(()) };
+        shmem.owner().take_pages(pages)?;
+        if shmem.promise() == ShmemPromise::Each {
+            let taken = self.memory().committed.take(pages);
+            return taken.inspect_err(|_| shmem.owner().give_back_pages(pages));
         }
         Ok(())
     }
@@ -64,7 +65,7 @@ impl<P: Platform> CachedFile<P> {
     pub(crate) fn give_back_pages(&self, pages: u64) {
         if let Some(shmem) = self.shmem() {
             if shmem.promise() == ShmemPromise::Each {
-                self.memory().promised.fetch_sub(pages, Ordering::Relaxed);
+                self.memory().committed.drop_shared(pages);
             }
             shmem.owner().give_back_pages(pages);
         }

@@ -135,6 +135,55 @@ fn all_of_it_is_promised_from_the_start_and_of_a_memfd_what_exists() {
     assert_eq!(promised(), 1);
 }
 
+/// Where no more may be committed, as measured on Linux 6.18: what has a promise is refused when it is made,
+/// of all else each page.
+#[test]
+fn beyond_the_limit_a_page_of_a_memfd_has_no_space() {
+    let setup = Setup::mib(32).with(|memory| memory.overcommit = Overcommit::Never { limit_pages: 64 });
+    let machine: Machine = setup.build();
+    swap_on_ram(&machine, 256);
+    let (cpu, space) = cpu_and_space(&machine);
+    let promised = || machine.memory().file_totals().promised;
+    let file = machine.memory().create_shmem((), 64 * PAGE).unwrap();
+    let area = space.mmap_file(&file_request(0, 64, RW, SHARED), &file).unwrap();
+    let shared = MapRequest { flags: SHARED, ..MapRequest::anonymous(16 * PAGE, RW) };
+    for _ in 0..2 {
+        let own = space.mmap(&MapRequest::anonymous(40 * PAGE, RW)).unwrap();
+        let room = space.mmap(&shared).unwrap();
+        assert_eq!(promised(), 16);
+        // Eight are left.
+        for flags in [SHARED, SHARED | MapFlags::NORESERVE] {
+            assert_eq!(space.mmap(&MapRequest { flags, ..shared }), Err(Error::CommitLimit));
+        }
+        let done = file.write(0, &mut Buffer::new(&mut [7; 10 * PAGE as usize]));
+        assert_eq!((done.bytes, done.stopped), (8 * PAGE, Some(PageError::File(FileError::NoSpace))));
+        let no_space = Err(PageError::File(FileError::NoSpace));
+        assert_eq!(file.allocate(0..9 * PAGE, true), no_space);
+        assert_eq!(cpu.program(&space).write_u64(page(area, 9), 1), Err(BUS));
+        assert_eq!(cpu.program(&space).read_u64(page(area, 9)), Err(BUS));
+        assert_eq!(read_file(&file, 9 * PAGE, 8), [0; 8]);
+        // What is on a device counts, and comes back.
+        (0..8).for_each(|at| write(&cpu, &space, page(area, at), at));
+        space.madvise(area, 8 * PAGE, Advice::PageOut).unwrap();
+        assert_eq!((file.figures().swapped, promised()), (8, 24));
+        assert_eq!(read(&cpu, &space, page(area, 7)), 7);
+        file.punch(0..2 * PAGE, |_| Ok(())).unwrap();
+        assert_eq!(file.allocate(16 * PAGE..19 * PAGE, true), no_space);
+        assert_eq!(promised(), 22);
+        file.allocate(16 * PAGE..18 * PAGE, true).unwrap();
+        space.munmap(own, PAGE).unwrap();
+        write(&cpu, &space, page(area, 9), 3);
+        assert_audit(&machine);
+        file.set_size(0).unwrap();
+        assert_eq!(promised(), 16);
+        file.set_size(64 * PAGE).unwrap();
+        space.munmap(own, 40 * PAGE).unwrap();
+        space.munmap(room, 16 * PAGE).unwrap();
+    }
+    assert_eq!(promised(), 0);
+    assert_audit(&machine);
+}
+
 #[test]
 fn a_private_mapping_of_shared_memory_has_copies() {
     let machine = machine(16, 1);
