@@ -223,19 +223,34 @@ impl<P: Platform> CachedFile<P> {
     /// Counts a folio of `order` that has come to its cache, charged to what its descriptor says.
     pub(crate) fn count_came(&self, memcgs: &Memcgs<P>, head: Pfn, order: Order) {
         self.memory().count_came(self.kind(), order);
-        self.count_shmem(memcgs, head, order.pages() as i64);
+        self.count_charged(memcgs, head, order, order.pages() as i64);
     }
 
     /// Counts a folio of `order` that has gone.
     pub(crate) fn count_gone(&self, memcgs: &Memcgs<P>, head: Pfn, order: Order) {
         self.memory().count_gone(self.kind(), order);
-        self.count_shmem(memcgs, head, -(order.pages() as i64));
+        self.count_charged(memcgs, head, order, -(order.pages() as i64));
     }
 
-    fn count_shmem(&self, memcgs: &Memcgs<P>, head: Pfn, pages: i64) {
-        let memcg = MemcgId::from_bits(memcgs.frames().known(head).as_folio().memcg());
-        if self.is_shmem() && !memcg.is_root() {
-            memcgs.counters().add_stat(&memcgs.frames().platform().pin(), memcg, MemcgStat::Shmem, pages);
+    /// Counts that the folio of `order` at `head` was split. The caller still has the lock of the first part,
+    /// which has the memcg that the folio had.
+    pub(crate) fn count_split(&self, memcgs: &Memcgs<P>, head: Pfn, order: Order) {
+        self.memory().count_split(self.kind(), order);
+        self.count_huge(memcgs, head, order, -(order.pages() as i64));
+    }
+
+    /// Counts what of a folio is not counted where it is charged. It is locked, so its memcg stays.
+    fn count_charged(&self, memcgs: &Memcgs<P>, head: Pfn, order: Order, pages: i64) {
+        if self.is_shmem() {
+            add_stat(memcgs, head, MemcgStat::Shmem, pages);
+        }
+        self.count_huge(memcgs, head, order, pages);
+    }
+
+    fn count_huge(&self, memcgs: &Memcgs<P>, head: Pfn, order: Order, pages: i64) {
+        if order == Order::PMD {
+            let stat = if self.is_shmem() { MemcgStat::ShmemThp } else { MemcgStat::FileThp };
+            add_stat(memcgs, head, stat, pages);
         }
     }
 
@@ -397,6 +412,14 @@ impl<P: Platform> CachedFile<P> {
     /// The pages that hold bytes from `from` up to `to`.
     pub(crate) fn pages_of(bytes: Range<u64>) -> IndexRange {
         IndexRange::new(bytes.start >> PAGE_SHIFT, bytes.end.div_ceil(PAGE_SIZE))
+    }
+}
+
+/// Counts `pages` for the memcg of a locked folio.
+fn add_stat<P: Platform>(memcgs: &Memcgs<P>, head: Pfn, stat: MemcgStat, pages: i64) {
+    let memcg = MemcgId::from_bits(memcgs.frames().known(head).as_folio().memcg());
+    if !memcg.is_root() {
+        memcgs.counters().add_stat(&memcgs.frames().platform().pin(), memcg, stat, pages);
     }
 }
 

@@ -20,6 +20,12 @@ pub enum Belonging {
     Pages,
     /// Of these, pages of files.
     FilePages,
+    /// Of these, pages of shared memory.
+    ShmemPages,
+    /// Pages of folios of the PMD's order of files, without shared memory.
+    FileThpPages,
+    /// The same of shared memory.
+    ShmemThpPages,
     /// Slots of swap devices.
     Slots,
     /// Address spaces.
@@ -33,6 +39,9 @@ impl fmt::Display for Belonging {
         f.write_str(match self {
             Self::Pages => "pages",
             Self::FilePages => "pages of files",
+            Self::ShmemPages => "pages of shared memory",
+            Self::FileThpPages => "pages of files in PMD-sized folios",
+            Self::ShmemThpPages => "pages of shared memory in PMD-sized folios",
             Self::Slots => "slots",
             Self::Spaces => "spaces",
             Self::KilledSpaces => "spaces of killed programs",
@@ -199,16 +208,18 @@ impl<P: Platform> MemcgAudit<'_, P> {
         self.tree.for_each_in_subtree(MemcgId::ROOT, |id| {
             let Some(memcg) = self.tree.table.get(id).filter(|_| !id.is_root()) else { return };
             let found = memcg.recounted.swap(0, Ordering::Relaxed);
+            // One that has wrapped is shown as it is.
+            let stat = |stat| MemcgCounters::new(self.tree).own_stat(id, stat) as u64;
             let kept = match what {
                 Belonging::Pages => MemcgCharges::new(self.tree).charged(id),
-                Belonging::FilePages => {
-                    MemcgCounters::new(self.tree).own_stat(id, MemcgStat::File).max(0) as u64
-                }
+                Belonging::FilePages => stat(MemcgStat::File),
+                Belonging::ShmemPages => stat(MemcgStat::Shmem),
+                Belonging::FileThpPages => stat(MemcgStat::FileThp),
+                Belonging::ShmemThpPages => stat(MemcgStat::ShmemThp),
                 Belonging::Slots => {
                     MemcgCounters::new(self.tree).own(id, |memcg| memcg.swap.usage() as i64).max(0) as u64
                 }
                 Belonging::Spaces => memcg.life.spaces().into(),
-                // One that has wrapped is shown as it is.
                 Belonging::KilledSpaces => MemcgCounters::new(self.tree)
                     .own(id, |memcg| memcg.killed.load(Ordering::Relaxed).into())
                     as u64,

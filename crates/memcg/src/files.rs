@@ -97,7 +97,7 @@ enum Line {
 }
 
 /// `memory.stat`, as far as it is counted, in the order of Linux 6.18.
-const STAT: [Line; 39] = {
+const STAT: [Line; 41] = {
     use Line::{Anon, Bytes, List, Plain, Sum};
     use MemcgStat as S;
     [
@@ -106,6 +106,8 @@ const STAT: [Line; 39] = {
         Bytes(S::Shmem),
         Plain(S::Zswap),
         Bytes(S::Zswapped),
+        Bytes(S::FileThp),
+        Bytes(S::ShmemThp),
         List(LruList::InactiveAnon),
         List(LruList::ActiveAnon),
         List(LruList::InactiveFile),
@@ -163,6 +165,21 @@ impl Line {
     }
 }
 
+/// Pages of all programs and files of a machine, as the root's files show them.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct MachinePages {
+    /// Anonymous pages.
+    pub anon: u64,
+    /// Pages of files, shared memory among them.
+    pub file: u64,
+    /// Pages of shared memory.
+    pub shmem: u64,
+    /// Pages of folios of the PMD's order of files, without shared memory.
+    pub file_thp: u64,
+    /// The same of shared memory.
+    pub shmem_thp: u64,
+}
+
 quire_arch::part_of! {
     /// The files of memcgs, and the limits that they hold.
     pub struct MemcgFiles { pub(crate) tree: MemcgTree }
@@ -170,8 +187,8 @@ quire_arch::part_of! {
 
 impl<P: Platform> MemcgFiles<'_, P> {
     /// Writes what is in the memcg's file `name` to `out`, as Linux would. Nothing is charged to the root, so
-    /// `mapped` is asked how many anonymous pages and pages of files the programs of the machine have. A peak
-    /// is that since the last write to this open file, which gave `since`, or that of all times.
+    /// `machine` is asked for the pages of the whole machine. A peak is that since the last write to this
+    /// open file, which gave `since`, or that of all times.
     ///
     /// # Errors
     ///
@@ -181,7 +198,7 @@ impl<P: Platform> MemcgFiles<'_, P> {
         id: MemcgId,
         name: &str,
         since: Option<MemcgPeak>,
-        mapped: impl FnOnce() -> (u64, u64),
+        machine: impl FnOnce() -> MachinePages,
         out: &mut dyn fmt::Write,
     ) -> Result<(), MemcgError> {
         let file = File::of(id, name)?;
@@ -221,17 +238,23 @@ impl<P: Platform> MemcgFiles<'_, P> {
             File::Stat => {
                 MemcgFolios::new(self.tree).take_in(None);
                 let lists = MemcgFolios::new(self.tree).subtree_sizes(id);
-                let (anonymous, stats) = self.totals(id, mapped);
+                let (anonymous, stats) = self.totals(id, machine);
                 for line in &STAT {
                     line.write(anonymous, &stats, &lists, out)?;
                 }
             }
             File::NumaStat => {
                 MemcgFolios::new(self.tree).take_in(None);
-                let (anon, stats) = self.totals(id, mapped);
+                let (anon, stats) = self.totals(id, machine);
                 let pages = |stat: MemcgStat| stats[stat as usize].max(0) as u64;
-                let (file, shmem) = (pages(MemcgStat::File), pages(MemcgStat::Shmem));
-                write_numa_stat(self.tree, id, NodePages { anon, file, shmem }, out)?;
+                let all = NodePages {
+                    anon,
+                    file: pages(MemcgStat::File),
+                    shmem: pages(MemcgStat::Shmem),
+                    file_thp: pages(MemcgStat::FileThp),
+                    shmem_thp: pages(MemcgStat::ShmemThp),
+                };
+                write_numa_stat(self.tree, id, all, out)?;
             }
             File::Reclaim => return Err(MemcgError::WriteOnly),
         }
@@ -239,13 +262,20 @@ impl<P: Platform> MemcgFiles<'_, P> {
     }
 
     /// Anonymous pages, and what is counted.
-    fn totals(self, id: MemcgId, mapped: impl FnOnce() -> (u64, u64)) -> (u64, MemcgStats) {
+    fn totals(self, id: MemcgId, machine: impl FnOnce() -> MachinePages) -> (u64, MemcgStats) {
         let counters = MemcgCounters::new(self.tree);
         if id.is_root() {
-            let (anonymous, files) = mapped();
+            let pages = machine();
             let mut stats = counters.machine_stats();
-            stats[MemcgStat::File as usize] = files as i64;
-            return (anonymous, stats);
+            for (stat, pages) in [
+                (MemcgStat::File, pages.file),
+                (MemcgStat::Shmem, pages.shmem),
+                (MemcgStat::FileThp, pages.file_thp),
+                (MemcgStat::ShmemThp, pages.shmem_thp),
+            ] {
+                stats[stat as usize] = pages as i64;
+            }
+            return (pages.anon, stats);
         }
         let (used, stats) = (MemcgCharges::new(self.tree).used(id), counters.stats(id));
         (used.saturating_sub(stats[MemcgStat::File as usize].max(0) as u64), stats)

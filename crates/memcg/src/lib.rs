@@ -85,7 +85,7 @@ pub use charge::MemcgCharges;
 pub use counters::MemcgCounters;
 pub use error::{MemcgError, OverHigh, OverLimit};
 pub use event::MemcgEvent;
-pub use files::MemcgFiles;
+pub use files::{MachinePages, MemcgFiles};
 pub use folios::{Begin, Isolated, MemcgFolios, Most, UnevictableFolios};
 pub use id::MemcgId;
 pub use lifecycle::MemcgLifecycle;
@@ -117,6 +117,8 @@ impl<P: Platform> Memcgs<P> {
     /// # Errors
     ///
     /// As for [`Frames::allocate`].
+    // Where it is called: in a frame of its own there is a copy of the machine's frames and memcgs.
+    #[inline(always)]
     pub fn new(frames: Frames<P>) -> Result<Self, AllocError> {
         let tree = MemcgTree::new(frames)?;
         MemcgLifecycle::new(&tree).make_root()?;

@@ -5,7 +5,7 @@ use crate::id::MemcgId;
 use crate::lists::LruList;
 use crate::tree::MemcgTree;
 use core::fmt;
-use quire_arch::{MAX_NODES, NodeId, PAGE_SHIFT, Platform};
+use quire_arch::{MAX_NODES, NodeId, Order, PAGE_SHIFT, Platform};
 use quire_frame::{FrameFlags, Kind};
 
 /// Pages of a memcg and all below it.
@@ -15,6 +15,10 @@ pub(crate) struct NodePages {
     pub(crate) file: u64,
     /// Of `file`.
     pub(crate) shmem: u64,
+    /// Of `file` in folios of the PMD's order, without shared memory.
+    pub(crate) file_thp: u64,
+    /// The same of shared memory.
+    pub(crate) shmem_thp: u64,
 }
 
 /// Pages by node. Charges are not counted by node, so with several nodes all frames are looked at.
@@ -40,10 +44,18 @@ fn by_node<P: Platform>(tree: &MemcgTree<P>, id: MemcgId, all: NodePages) -> [No
             return;
         }
         let (node, pages) = (&mut nodes[frame.zone().node().index()], word.order().pages());
+        let huge = if word.order() == Order::PMD { pages } else { 0 };
         match kind {
             Kind::Anonymous => node.anon += pages,
-            Kind::Shmem => (node.file, node.shmem) = (node.file + pages, node.shmem + pages),
-            _ => node.file += pages,
+            Kind::Shmem => {
+                node.file += pages;
+                node.shmem += pages;
+                node.shmem_thp += huge;
+            }
+            _ => {
+                node.file += pages;
+                node.file_thp += huge;
+            }
         }
     });
     nodes
@@ -67,6 +79,8 @@ pub(crate) fn write_numa_stat<P: Platform>(
     line("anon", &|node| pages[node.index()].anon)?;
     line("file", &|node| pages[node.index()].file)?;
     line("shmem", &|node| pages[node.index()].shmem)?;
+    line("file_thp", &|node| pages[node.index()].file_thp)?;
+    line("shmem_thp", &|node| pages[node.index()].shmem_thp)?;
     let mut sizes = [[0; LruList::COUNT]; MAX_NODES];
     for node in nodes() {
         let sums = &mut sizes[node.index()];

@@ -14,6 +14,11 @@ named_enum! {
         Zswap = "zswap",
         /// These pages; in bytes in the file.
         Zswapped = "zswapped",
+        /// Of the pages of files, those of folios of the PMD's order, without shared memory; in bytes in the
+        /// file.
+        FileThp = "file_thp",
+        /// The same of shared memory.
+        ShmemThp = "shmem_thp",
         /// Refaults of anonymous pages.
         WorkingsetRefaultAnon = "workingset_refault_anon",
         /// Of these, pages activated because their refault distance was short.

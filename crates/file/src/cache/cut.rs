@@ -128,7 +128,7 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
             })
         });
         if is_halved {
-            file.memory().count_split(file.kind(), order);
+            file.count_split(self.cache.memcgs, folio.head(), order);
         }
         is_halved
     }

@@ -284,7 +284,7 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
                 _ => return false,
             }
         }
-        file.memory().count_split(file.kind(), order);
+        file.count_split(self.0.memcgs, head, order);
         for part in (1..order.pages()).map(|nth| head.offset(nth)) {
             if frames.known(part).get(1) && !parts.add(part) {
                 self.0.memcgs.folios().release_folio(part);

@@ -2,6 +2,7 @@
 
 use crate::common::*;
 use crate::mapped::numbered;
+use quire_mm::proc::memcg_file;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -325,4 +326,35 @@ fn accesses_past_the_end_leave_no_table() {
         assert_eq!(resident(&machine, &space), (4, 0));
         space.munmap(addr, 8 * PAGE).unwrap();
     }
+}
+
+/// As Linux's NR_FILE_THPS, which each memcg counts.
+#[test]
+fn memcgs_count_folios_of_the_pmds_order() {
+    let machine = machine(64, 1);
+    let above = memcg(&machine, "above", &[]);
+    let below = machine.memory().create_memcg(above, "below").unwrap();
+    let (cpu, space) = cpu_and_space(&machine);
+    space.set_memcg(below).unwrap();
+    let (backing, _) = MemoryFile::huge(numbered(2 * HUGE));
+    let file = machine.memory().create_file(backing, 2 * HUGE_BYTES).unwrap();
+    let addr = map(&space, &file, (0, 2 * HUGE), (READ, SHARED));
+    space.madvise(addr, 2 * HUGE_BYTES, Advice::HugePage).unwrap();
+    let check = |folder: &str, pages: u64| {
+        let mut text = String::new();
+        memcg_file(machine.memory(), &format!("{folder}/memory.stat"), None, &mut text).unwrap();
+        let lines = format!("\nfile_thp {}\nshmem_thp 0\n", pages * PAGE);
+        assert!(text.contains(&lines), "{folder}: {text}");
+        assert_audit(&machine);
+    };
+    (0..2).for_each(|nth| assert_eq!(read(&cpu, &space, page(addr, nth * HUGE)), nth * HUGE + 1));
+    ["above/below", "above", ""].iter().for_each(|folder| check(folder, 2 * HUGE));
+    file.set_size(HUGE_BYTES + 3 * PAGE).unwrap();
+    check("above/below", HUGE);
+    space.set_memcg(MemcgId::ROOT).unwrap();
+    machine.memory().remove_memcg(below).unwrap();
+    machine.memory().swap().reparenting().free_numbers();
+    check("above", HUGE);
+    file.set_size(0).unwrap();
+    check("above", 0);
 }

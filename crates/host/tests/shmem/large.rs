@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 const BUS: AccessError<FaultError> = AccessError::Fault(FaultError::Bus);
 const PAST_END: AccessError<FaultError> = AccessError::Fault(FaultError::PastEnd);
 
-fn set(machine: &Machine, file: &str, word: &str) {
+pub(crate) fn set(machine: &Machine, file: &str, word: &str) {
     HugeFile::find(file).unwrap().write(machine.memory(), word).unwrap();
 }
 
@@ -34,7 +34,7 @@ fn figures(space: &HostSpace<'_>, area: VirtAddr) -> MappingFigures {
 }
 
 /// Where a mapping has its borders at those of tables.
-const AREA: VirtAddr = VirtAddr(1 << 30);
+pub(crate) const AREA: VirtAddr = VirtAddr(1 << 30);
 
 /// What makes pages of a new file.
 #[derive(Clone, Copy)]

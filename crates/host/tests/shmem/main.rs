@@ -9,6 +9,7 @@ mod common;
 mod disk;
 
 mod allocated;
+mod counted;
 mod large;
 mod mapped;
 mod removed_memcgs;

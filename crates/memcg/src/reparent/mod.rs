@@ -17,7 +17,7 @@ use crate::memcg::Memcg;
 use crate::splits::DeferredSplits;
 use crate::stat::MemcgStat;
 use crate::tree::MemcgTree;
-use quire_arch::{NodeId, Pfn, Platform};
+use quire_arch::{NodeId, Order, Pfn, Platform};
 use quire_frame::{FrameFlags, HeadGuard, Kind};
 use quire_sync::atomic::Ordering;
 
@@ -136,14 +136,22 @@ impl<'g, P: Platform> Reparenting<'g, P> {
         let from = MemcgId::from_bits(frame.as_folio().memcg());
         let Some(to) = self.heir(from) else { return false };
         let Some(rehomed) = self.rehome(&pin, head, (from, to)) else { return false };
-        let pages = locked.folio().order().pages();
-        let word = frame.word();
-        let is_shmem = word.kind() == Kind::Shmem && word.flags().contains(FrameFlags::SHARED_BY_NAME);
+        let order = locked.folio().order();
+        let pages = order.pages();
+        // Under the folio lock it stays in the cache of its file, or outside.
+        let is_cached = frame.kind().is_of_file() && frame.as_folio().file().is_some();
+        let (is_shmem, is_huge) =
+            (is_cached && frame.kind() == Kind::Shmem, is_cached && order == Order::PMD);
         for memcg in self.below(from, to) {
             let left = memcg.memory.sub(pages);
             self.tree.note_protected(memcg, left);
             memcg.swap.sub(slots);
-            let counted = [(MemcgStat::File, rehomed.is_file), (MemcgStat::Shmem, is_shmem)];
+            let counted = [
+                (MemcgStat::File, rehomed.is_file),
+                (MemcgStat::Shmem, is_shmem),
+                (MemcgStat::FileThp, is_huge && !is_shmem),
+                (MemcgStat::ShmemThp, is_huge && is_shmem),
+            ];
             for (stat, _) in counted.into_iter().filter(|&(_, counts)| counts) {
                 memcg.stats[stat as usize].fetch_sub(pages as i64, Ordering::Relaxed);
             }

@@ -4,11 +4,13 @@ use crate::common::Machine;
 use crate::support::{folio, folio_of, memcgs};
 use quire_arch::{Order, Platform};
 use quire_frame::{FrameFlags, Kind, VmEvent};
-use quire_memcg::{Limit, LruList, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, WriteOutcome};
+use quire_memcg::{
+    Limit, LruList, MachinePages, MemcgError, MemcgEvent, MemcgId, MemcgStat, Memcgs, WriteOutcome,
+};
 
 fn read(memcgs: &Memcgs<Machine>, id: MemcgId, name: &str) -> String {
     let mut text = String::new();
-    memcgs.files().read(id, name, None, || (0, 0), &mut text).unwrap();
+    memcgs.files().read(id, name, None, MachinePages::default, &mut text).unwrap();
     text
 }
 
@@ -97,18 +99,23 @@ fn pages_are_told_by_node() {
     while node_of(anon(Order::ALL[3], other)) == node_of(first) {}
     let second = anon(Order::ALL[3], c);
     shared(Order::ALL[4], a);
+    shared(Order::PMD, a);
     assert_eq!((node_of(first), node_of(second)), (0, 1));
     // It has left the cache of its file, for a swap device.
     let out = shared(Order::ALL[0], c);
     memcgs.folios().disown_file_page(&pin, memcgs.frames().known(out));
     memcgs.frames().known(out).clear_flags(FrameFlags::SHARED_BY_NAME);
     let told = read(&memcgs, a, "memory.numa_stat");
-    let expected = "anon N0=16384 N1=32768\nfile N0=8192 N1=65536\nshmem N0=8192 N1=65536\n\
+    let expected = "anon N0=16384 N1=32768\nfile N0=8192 N1=2162688\nshmem N0=8192 N1=2162688\n\
+        file_thp N0=0 N1=0\nshmem_thp N0=0 N1=2097152\n\
         inactive_anon N0=0 N1=0\nactive_anon N0=16384 N1=32768\ninactive_file N0=0 N1=0\n\
         active_file N0=0 N1=0\nunevictable N0=0 N1=0\n";
     assert_eq!(told, expected);
     let root = read(&memcgs, MemcgId::ROOT, "memory.numa_stat");
-    assert!(root.contains("\nshmem N0=8192 N1=65536\n"), "{root}");
+    assert!(
+        root.contains("\nshmem N0=8192 N1=2162688\nfile_thp N0=0 N1=0\nshmem_thp N0=0 N1=2097152\n"),
+        "{root}"
+    );
     assert_eq!(memcgs.files().write(a, "memory.numa_stat", "1"), Err(MemcgError::ReadOnly));
 }
 
@@ -127,7 +134,7 @@ fn a_write_resets_the_peak_of_one_open_file() {
     };
     let peak = |since| {
         let mut text = String::new();
-        memcgs.files().read(a, "memory.swap.peak", since, || (0, 0), &mut text).unwrap();
+        memcgs.files().read(a, "memory.swap.peak", since, MachinePages::default, &mut text).unwrap();
         text.trim().parse::<u64>().unwrap() / 4096
     };
     swap(10);
@@ -190,7 +197,7 @@ fn numbers_events_and_errors() {
         assert_eq!(reclaim(bad), Err(MemcgError::BadValue), "{bad:?}");
     }
 
-    let (mut text, none) = (String::new(), || (0, 0));
+    let (mut text, none) = (String::new(), MachinePages::default);
     assert_eq!(memcgs.files().read(a, "memory.reclaim", None, none, &mut text), Err(MemcgError::WriteOnly));
     assert_eq!(memcgs.files().write(a, "memory.current", "1"), Err(MemcgError::ReadOnly));
     assert_eq!(memcgs.files().read(a, "memory.none", None, none, &mut text), Err(MemcgError::NoFile));
@@ -210,7 +217,7 @@ fn the_files_of_compressed_caches() {
     let b = memcgs.lifecycle().create(a, "b").unwrap();
     let files = ["current", "max", "writeback"].map(|file| format!("memory.zswap.{file}"));
     assert_eq!(files.each_ref().map(|file| read(&memcgs, a, file)), ["0\n", "max\n", "1\n"]);
-    let none = || (0, 0);
+    let none = MachinePages::default;
     for (file, expected) in files.iter().zip([Err(MemcgError::NoFile), Err(MemcgError::NoFile), Ok(())]) {
         let found = memcgs.files().read(MemcgId::ROOT, file, None, none, &mut String::new());
         assert_eq!(found, expected, "{file}");
@@ -264,7 +271,7 @@ fn statistics_are_of_a_memcg_and_all_below() {
     memcgs.folios().list_folio(&pin, head, LruList::InactiveFile);
     let text = read(&memcgs, a, "memory.stat");
     let names: Vec<&str> = text.lines().map(|line| line.split(' ').next().unwrap()).collect();
-    let mut expected = "anon file shmem zswap zswapped inactive_anon active_anon inactive_file active_file \
+    let mut expected = "anon file shmem zswap zswapped file_thp shmem_thp inactive_anon active_anon inactive_file active_file \
         unevictable workingset_refault_anon workingset_activate_anon workingset_restore_anon pgscan pgsteal \
         pswpin pswpout pgscan_kswapd pgscan_direct \
         pgscan_proactive pgsteal_kswapd pgsteal_direct pgsteal_proactive pgfault pgmajfault pgrefill pgactivate \

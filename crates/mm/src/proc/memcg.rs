@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use core::fmt;
 use quire_arch::{PAGE_SIZE, Platform};
-use quire_memcg::{MemcgError, MemcgPeak};
+use quire_memcg::{MachinePages, MemcgError, MemcgPeak};
 
 /// Writes the file of a memcg at `path`, below the folder where Linux has the tree: `memory.stat` is
 /// the root's, which is of the whole machine, `a/b/memory.current` that of the memcg `b` in `a`. A page that
@@ -22,13 +22,19 @@ pub fn memcg_file<P: Platform>(
 ) -> Result<(), MemcgError> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     let memcg = memory.parts().memcgs().tree().find(folder).ok_or(MemcgError::NoMemcg)?;
-    let mapped = || {
-        let (mut anonymous, mut files) = (0, 0);
+    let machine = || {
+        let files = memory.file_totals();
+        let mut pages = MachinePages {
+            shmem: files.shmem,
+            file_thp: files.huge,
+            shmem_thp: files.shmem_huge,
+            ..MachinePages::default()
+        };
         memory.for_each_resident(|_, resident| {
-            anonymous += resident.anonymous / PAGE_SIZE;
-            files += (resident.file + resident.shmem) / PAGE_SIZE;
+            pages.anon += resident.anonymous / PAGE_SIZE;
+            pages.file += (resident.file + resident.shmem) / PAGE_SIZE;
         });
-        (anonymous, files)
+        pages
     };
-    memory.parts().memcgs().files().read(memcg, file, since, mapped, out)
+    memory.parts().memcgs().files().read(memcg, file, since, machine, out)
 }

@@ -3,7 +3,7 @@
 use super::{Report, SpaceViolation};
 use crate::space::for_each_space;
 use crate::spaces::Spaces;
-use quire_arch::Platform;
+use quire_arch::{Order, Platform};
 use quire_frame::{Frame, FrameFlags, Kind};
 use quire_memcg::{Belonging, MemcgId, MemcgViolation};
 use quire_vma::SpaceCore;
@@ -24,7 +24,7 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
         |tell| for_each_space(spaces, |core| tell(core.memcg(), killed(core))),
         report,
     );
-    let recount = |what, is_counted: fn(&Frame) -> bool, report: &mut dyn FnMut(MemcgViolation)| {
+    let recount = |what, is_counted: &dyn Fn(&Frame) -> bool, report: &mut dyn FnMut(MemcgViolation)| {
         let tell = |tell: &mut dyn FnMut(MemcgId, u64)| {
             spaces.frames().audit().for_each_frame(|_, frame| {
                 if is_counted(frame) {
@@ -35,13 +35,19 @@ pub(super) fn audit_memcgs<P: Platform>(spaces: &Spaces<P>, report: Report<'_>) 
         };
         memcgs.audit().recount(what, tell, report);
     };
-    recount(Belonging::Pages, |frame| frame.kind().is_given_out(), report);
+    recount(Belonging::Pages, &|frame| frame.kind().is_given_out(), report);
     // Shared memory that has left the cache of its file does not count, though a swap device may write it.
     let is_file_page = |frame: &Frame| match frame.kind() {
         Kind::Shmem => frame.word().flags().contains(FrameFlags::SHARED_BY_NAME),
         kind => kind.is_of_file(),
     };
-    recount(Belonging::FilePages, is_file_page, report);
+    recount(Belonging::FilePages, &is_file_page, report);
+    let is_cached = |frame: &Frame, kind| frame.kind() == kind && frame.as_folio().file().is_some();
+    recount(Belonging::ShmemPages, &|frame| is_cached(frame, Kind::Shmem), report);
+    for (what, kind) in [(Belonging::FileThpPages, Kind::File), (Belonging::ShmemThpPages, Kind::Shmem)] {
+        let is_huge = |frame: &Frame| frame.word().order() == Order::PMD && is_cached(frame, kind);
+        recount(what, &is_huge, report);
+    }
     memcgs.audit().recount(
         Belonging::Slots,
         |tell| spaces.swap().audit().for_each_named(|named| tell(MemcgId::from_bits(named.memcg), 1)),
