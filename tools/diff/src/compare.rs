@@ -4,6 +4,7 @@ use crate::known::KnownDifference;
 use crate::linux::Start;
 use crate::observation::{Detail, Figures, LARGE, Observation, Region, Wanted};
 use crate::past::Past;
+use crate::program::names::{MEMFDS, MOST_MEMFDS};
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::{PageState, VmFlags};
 use std::fmt::Write as _;
@@ -30,7 +31,45 @@ pub(crate) fn compare(
     if let Some(figures) = quire.figures {
         tables(wanted, figures.tables, quire)?;
     }
-    if wanted.sums { sums(linux, quire) } else { Ok(()) }
+    if !wanted.sums {
+        return Ok(());
+    }
+    sums(linux, quire)?;
+    (0..MOST_MEMFDS).try_for_each(|at| memfd(past, at, [linux, quire]))
+}
+
+/// What is behind the descriptor of a memfd.
+fn memfd(past: &mut Past, at: usize, sides: [&Observation; 2]) -> Result<(), String> {
+    let [linux, quire] = match sides.map(|side| &side.memfds[at]) {
+        [Some(linux), Some(quire)] => [linux, quire],
+        [None, None] => return Ok(()),
+        [linux, _] => {
+            let side = if linux.is_some() { "Linux" } else { "Quire" };
+            return Err(format!("descriptor {} is open only on {side}", MEMFDS as usize + at));
+        }
+    };
+    let name = format!("memfd {}", MEMFDS as usize + at);
+    let (there, here) = ((linux.seals, linux.size), (quire.seals, quire.size));
+    if there != here {
+        return Err(format!("{name}: seals and size are {there:x?} on Linux, {here:x?} on Quire"));
+    }
+    if past.has_uncertain_holes() {
+        if linux != quire {
+            past.count(KnownDifference::PageOut);
+        }
+    } else {
+        same(&format!("data of {name}"), &linux.data, &quire.data, |(start, end)| {
+            format!("{start:#x}-{end:#x}")
+        })?;
+        if linux.allocated != quire.allocated {
+            return Err(format!(
+                "{name} has {} bytes on Linux, {} on Quire",
+                linux.allocated, quire.allocated
+            ));
+        }
+    }
+    let text = |(offset, sum): &(u64, u64)| format!("page {offset:#x} with sum {sum:#x}");
+    same(&name, &both(&linux.sums, &quire.sums), &both(&quire.sums, &linux.sums), text)
 }
 
 fn flags_text(flags: VmFlags) -> String {
@@ -42,8 +81,11 @@ fn flags_text(flags: VmFlags) -> String {
 fn region_text(region: &Region) -> String {
     let mut text = format!("{:#x}-{:#x} {}", region.start, region.end, flags_text(region.flags));
     if region.is_cached() {
-        let name = if region.file { "file" } else { "shared" };
-        let _ = write!(text, " {name}+{:#x}", region.offset);
+        let _ = match (region.file, region.memfd) {
+            (true, _) => write!(text, " file+{:#x}", region.offset),
+            (false, 0) => write!(text, " shared+{:#x}", region.offset),
+            (false, number) => write!(text, " memfd {number}+{:#x}", region.offset),
+        };
     }
     text
 }
@@ -102,7 +144,7 @@ fn details(
             let Detail { start: from, end, flags, .. } = *detail;
             // What borders on the oracle's own may have been made one with it on one side only.
             if start.touches(from.saturating_sub(1), end.saturating_add(1)) {
-                let region = Region { start: from, end, flags, offset: 0, file: false };
+                let region = Region { start: from, end, flags, offset: 0, file: false, memfd: 0 };
                 start.clip(region, |part| {
                     list.push(Detail { start: part.start, end: part.end, flags, ..Detail::default() });
                 });
@@ -183,6 +225,11 @@ fn sums_of(side: &Observation) -> [Sums; 2] {
     sums
 }
 
+/// Those of places that the other side has, too.
+fn both(these: &Sums, others: &Sums) -> Sums {
+    these.iter().copied().filter(|(addr, _)| others.binary_search_by_key(addr, |sum| sum.0).is_ok()).collect()
+}
+
 fn sums(linux: &Observation, quire: &Observation) -> Result<(), String> {
     let file = |side: &Observation| {
         let pages = side.file_sums.iter().enumerate();
@@ -199,13 +246,6 @@ fn sums(linux: &Observation, quire: &Observation) -> Result<(), String> {
     let [[own, cached], [quire_own, quire_cached]] = [sums_of(linux), sums_of(quire)];
     same("contents", &own, &quire_own, text)?;
     // A page that is only on one side because it is cached has nothing to be compared with but the file.
-    let both = |these: &Sums, others: &Sums| -> Sums {
-        these
-            .iter()
-            .copied()
-            .filter(|(addr, _)| others.binary_search_by_key(addr, |sum| sum.0).is_ok())
-            .collect()
-    };
     same("contents", &both(&cached, &quire_cached), &both(&quire_cached, &cached), text)?;
     shows_file("Linux", linux)?;
     shows_file("Quire", quire)

@@ -1,7 +1,7 @@
 //! Which calls, flags, places and results have occurred together, and which never did.
 
 use crate::observation::{LARGE, Observation, Pages, Region};
-use crate::program::{Argument, Call, Outcome, Trait, names};
+use crate::program::{Argument, Call, Outcome, Trait, errno_name, names};
 use crate::standing::{self, Standing};
 use quire_mm::space::VmFlags;
 use std::collections::BTreeMap;
@@ -82,9 +82,7 @@ const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC", "FALLOC_FL_UNSHARE_RANGE
 
 fn result(outcome: Outcome) -> &'static str {
     match outcome {
-        Outcome::Value(value @ -4095..0) => {
-            quire_mm::space::Errno(-value as i32).name().unwrap_or("an error without name")
-        }
+        Outcome::Value(value @ -4095..0) => errno_name(-value as i32).unwrap_or("an error without name"),
         Outcome::Value(_) => OK,
         Outcome::Signal { signal: 11, code: 1, .. } => "SIGSEGV MAPERR",
         Outcome::Signal { signal: 11, code: 2, .. } => "SIGSEGV ACCERR",
@@ -327,7 +325,7 @@ mod tests {
             });
             assert!(is_argument || PLACES.contains(&what) || standing::is_counted(what), "{what}");
             let signals = ["SIGSEGV MAPERR", "SIGSEGV ACCERR", "SIGBUS"];
-            let is_errno = (1..134).any(|errno| quire_mm::space::Errno(errno).name() == Some(result));
+            let is_errno = (1..134).any(|errno| errno_name(errno) == Some(result));
             assert!(result == OK || signals.contains(&result) || is_errno, "{result}");
         }
     }

@@ -19,6 +19,7 @@
 //! - `known`: differences that remain, by name.
 //! - `past`: which of them there is, by what a program did before.
 //! - `quire_file`: the file of a program on Quire.
+//! - `quire_memfd`: the memfds of a program on Quire.
 //! - `quire`: the same program on Quire.
 //! - `threads`: concurrent programs on one address space.
 //! - `compare`: comparing the observations of both sides.
@@ -41,6 +42,7 @@ mod past;
 pub mod program;
 mod quire;
 mod quire_file;
+mod quire_memfd;
 mod random;
 mod run;
 mod shrink;

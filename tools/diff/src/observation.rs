@@ -15,17 +15,19 @@ pub struct Region {
     pub offset: u64,
     /// Whether it shows the program's file.
     pub file: bool,
+    /// Which memfd of the program it shows, from 1 in the order in which they were made, or 0.
+    pub memfd: u32,
 }
 
 impl Region {
-    /// Whether it shows shared memory that is no file.
+    /// Whether it shows shared memory that is not the program's file.
     pub(crate) fn is_shared_memory(&self) -> bool {
-        !self.file && self.flags.contains(VmFlags::MAYSHARE)
+        !self.file && self.is_cached()
     }
 
     /// Whether its pages are no process's own, but for copies.
     pub(crate) fn is_cached(&self) -> bool {
-        self.file || self.flags.contains(VmFlags::MAYSHARE)
+        self.file || self.memfd != 0 || self.flags.contains(VmFlags::MAYSHARE)
     }
 }
 
@@ -84,6 +86,24 @@ pub struct Figures {
     pub swapped: u64,
 }
 
+/// How many descriptors of memfds a process has at most.
+pub(crate) const MOST_MEMFDS: usize = 4;
+
+/// What is behind a descriptor of a memfd.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Memfd {
+    /// Its seals, as a call returns them.
+    pub seals: i64,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes that it has allocated.
+    pub allocated: u64,
+    /// Where it has data, in bytes, end exclusive.
+    pub data: Vec<(u64, u64)>,
+    /// Offset and checksum of each page of these, up to a number of them, if it may be read.
+    pub sums: Vec<(u64, u64)>,
+}
+
 /// The parts that are not observed after every operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
@@ -114,6 +134,8 @@ pub struct Observation {
     pub file_size: u64,
     /// Checksums of its pages up to a number of them, with zeros past its end, if wanted.
     pub file_sums: Vec<u64>,
+    /// What the descriptors of memfds are, if sums are wanted.
+    pub memfds: [Option<Memfd>; MOST_MEMFDS],
     /// The vector of `mincore`, one entry a page.
     pub residency: Vec<bool>,
 }
@@ -135,6 +157,11 @@ impl Observation {
     /// The pages of shared memory that are mapped.
     pub(crate) fn shared_pages(&self) -> Vec<(u64, u64)> {
         self.mapped_pages(Region::is_shared_memory)
+    }
+
+    /// Both.
+    pub(crate) fn cached_pages(&self) -> Vec<(u64, u64)> {
+        [self.file_pages(), self.shared_pages()].concat()
     }
 
     /// Cached pages of certain mappings, one run where they continue each other.
@@ -201,6 +228,7 @@ impl Observation {
         self.sums.clear();
         self.file_sums.clear();
         self.file_size = 0;
+        self.memfds = [const { None }; MOST_MEMFDS];
         self.residency.clear();
         self.figures = None;
     }

@@ -58,7 +58,7 @@ fn joined(regions: &[Region]) -> Vec<Region> {
         match all.last_mut() {
             Some(last)
                 if last.end == region.start
-                    && (last.flags, last.file) == (region.flags, region.file)
+                    && (last.flags, last.file, last.memfd) == (region.flags, region.file, region.memfd)
                     && (!last.is_cached() || last.offset + (last.end - last.start) == region.offset) =>
             {
                 last.end = region.end;
@@ -94,11 +94,13 @@ fn split_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observati
 /// Whether Linux has mapped, around a fault on the memory that a call wrote from, the page that it wrote: it
 /// makes that page before it looks at the memory.
 fn maps_written(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
-    let [_, _, len, offset, ..] = args;
+    let [descriptor, _, len, offset, ..] = args;
     let written = offset & !(PAGE_SIZE - 1)..offset.saturating_add(len);
+    let is_memfd = memfd_at(descriptor).is_some();
     let is_written = |page: u64| {
         let place = |region: &Region| region.offset.wrapping_add(page - region.start);
-        overlapping(&linux.regions, page, 1).any(|region| written.contains(&place(region)))
+        let shows = |region: &&Region| if is_memfd { region.memfd != 0 } else { region.file };
+        overlapping(&linux.regions, page, 1).filter(shows).any(|region| written.contains(&place(region)))
     };
     call == Call::Pwrite && maps_more_only(linux, quire, is_written)
 }
@@ -106,21 +108,19 @@ fn maps_written(call: Call, args: [u64; 6], linux: &Observation, quire: &Observa
 /// Whether all pages of files and shared memory that `few` maps are mapped in `many` too, which differs in
 /// nothing else.
 fn has_more_cached(many: &Observation, few: &Observation) -> bool {
-    let cached = |side: &Observation| [side.file_pages(), side.shared_pages()].concat();
-    let (many_pages, few_pages) = (cached(many), cached(few));
+    let (many_pages, few_pages) = (many.cached_pages(), few.cached_pages());
     each_page(&few_pages).all(|page| touches(&many_pages, page, PAGE_SIZE))
         && many.own_pages().eq(few.own_pages())
 }
 
-/// Whether the only difference is that Linux maps more pages of the file, all of them such.
+/// Whether the only difference is that Linux maps more pages of files and shared memory, all of them such.
 fn maps_more_only(linux: &Observation, quire: &Observation, such: impl Fn(u64) -> bool) -> bool {
-    let (there, here) = (linux.file_pages(), quire.file_pages());
+    let (there, here) = (linux.cached_pages(), quire.cached_pages());
     let mut more = each_page(&there).filter(|&page| !touches(&here, page, PAGE_SIZE)).peekable();
     more.peek().is_some()
         && more.all(such)
         && each_page(&here).all(|page| touches(&there, page, PAGE_SIZE))
         && linux.own_pages().eq(quire.own_pages())
-        && linux.shared_pages() == quire.shared_pages()
 }
 
 /// Whether all private pages of `few` are in `many` too.
@@ -478,6 +478,11 @@ impl Past {
     /// Whether the residency of a mapping's pages may differ.
     pub(crate) fn residency(&self, region: &Region) -> bool {
         region.file && self.file.residency(region)
+    }
+
+    /// Whether what is a hole of shared memory on Linux may be a page of zeros on Quire.
+    pub(crate) fn has_uncertain_holes(&self) -> bool {
+        self.may_have_swapped_zeros
     }
 
     /// Whether a page of such a mapping may be in memory on Quire only.

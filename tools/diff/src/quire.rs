@@ -1,11 +1,12 @@
 //! The same program on Quire.
 
 use crate::error::DiffError;
-use crate::linux::{Start, crowd, rights_of, shown_flags};
+use crate::linux::{Start, StoreFacts, crowd, rights_of, shown_flags};
 use crate::observation::{Detail, Figures, Observation, Pages, Region, Wanted};
 use crate::program::names::{FOLDER, ZEROS};
 use crate::program::{Call, MOST_PROCESSES, Outcome, Store};
 use crate::quire_file::ProgramFile;
+use crate::quire_memfd::{Descriptors, Made};
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
@@ -23,6 +24,9 @@ pub(crate) struct Processes<'m> {
     start: &'m Start,
     cpu: &'m Vcpu,
     file: ProgramFile<'m>,
+    /// As the processes below.
+    descriptors: [Descriptors<'m>; MOST_PROCESSES as usize],
+    made: Made<'m>,
     all: [Option<HostSpace<'m>>; MOST_PROCESSES as usize],
 }
 
@@ -32,10 +36,15 @@ const ENOSYS: i64 = 38;
 /// The number of `/dev/zero`, which no file has. Its mappings are shown as those of anonymous memory.
 const ZEROS_ID: u64 = 1 << 48;
 
-/// The descriptors of the oracle's processes.
-struct Descriptors<'f, 'm>(&'f ProgramFile<'m>);
+/// The open files of one of the oracle's processes.
+struct Opened<'f, 'm> {
+    file: &'f ProgramFile<'m>,
+    memfds: &'f Descriptors<'m>,
+    /// What memfds are like.
+    facts: StoreFacts,
+}
 
-impl Files<HostPlatform> for Descriptors<'_, '_> {
+impl Files<HostPlatform> for Opened<'_, '_> {
     fn open_file(&self, descriptor: i32) -> Option<OpenFile> {
         let descriptor = u32::try_from(descriptor).ok()?;
         let device = OpenFile {
@@ -60,12 +69,13 @@ impl Files<HostPlatform> for Descriptors<'_, '_> {
             }),
             ZEROS => Some(device),
             // The one that is open without access counts as not open.
-            _ => self.0.described(descriptor),
+            _ => self.file.described(descriptor).or_else(|| self.memfds.described(descriptor, self.facts)),
         }
     }
 
     fn opening(&self, descriptor: i32) -> Option<&File<'_, HostPlatform>> {
-        self.0.opening(u32::try_from(descriptor).ok()?)
+        let descriptor = u32::try_from(descriptor).ok()?;
+        self.file.opening(descriptor).or_else(|| self.memfds.opening(descriptor))
     }
 }
 
@@ -92,24 +102,37 @@ impl<'m> Processes<'m> {
         (start, store): (&'m Start, Store),
     ) -> Result<Self, DiffError> {
         let file = ProgramFile::new(machine, store, start.store(store)).map_err(DiffError::File)?;
-        Self::with(machine, cpu, (start, file)).map_err(DiffError::Space)
+        let made = Made::new(machine);
+        Self::with(machine, cpu, (start, file, made)).map_err(DiffError::Space)
     }
 
     fn with(
         machine: &'m Machine,
         cpu: &'m Vcpu,
-        (start, file): (&'m Start, ProgramFile<'m>),
+        (start, file, made): (&'m Start, ProgramFile<'m>, Made<'m>),
     ) -> Result<Self, Error> {
         let space = machine.memory().create_space_with(start.layout, start.limits)?.acting_with(start.rights);
         start.install(&space)?;
         let mut all = [const { None }; MOST_PROCESSES as usize];
         all[0] = Some(space);
-        Ok(Self { start, cpu, file, all })
+        let descriptors = core::array::from_fn(|_| Descriptors::default());
+        Ok(Self { start, cpu, file, descriptors, made, all })
     }
 
     /// The space of a process that lives.
     pub(crate) fn space(&self, process: u32) -> Option<&HostSpace<'m>> {
         self.all.get(process as usize)?.as_ref()
+    }
+
+    /// Whether Linux has a page of a memfd that is not here.
+    pub(crate) fn lacks_page(&self) -> bool {
+        self.made.lacks_page()
+    }
+
+    /// Which memfd a descriptor of a process is, from 1, or 0.
+    pub(crate) fn memfd(&self, process: u32, descriptor: u64) -> u32 {
+        let opening = self.descriptors[process as usize].opening(descriptor as u32);
+        opening.map_or(0, |file| self.made.place(file.number()))
     }
 
     /// Makes a call or an access.
@@ -119,6 +142,11 @@ impl<'m> Processes<'m> {
         };
         let program = self.cpu.program(space);
         let addr = VirtAddr(args[0]);
+        let files = Opened {
+            file: &self.file,
+            memfds: &self.descriptors[process as usize],
+            facts: self.start.store(Store::Memory),
+        };
         match call {
             Call::Read => accessed(program.read_u64(addr).map(u64::cast_signed), 0),
             Call::Write => accessed(program.write_u64(addr, args[1]).map(|()| args[1].cast_signed()), 0),
@@ -136,12 +164,14 @@ impl<'m> Processes<'m> {
             Call::Fork => match space.fork() {
                 Ok(child) => {
                     self.all[args[0] as usize] = Some(child);
+                    self.descriptors[args[0] as usize] = self.descriptors[process as usize].clone();
                     Outcome::Value(0)
                 }
                 Err(error) => Outcome::Value(-i64::from(error.errno().0)),
             },
             Call::Exit => {
                 self.all[process as usize] = None;
+                self.descriptors[process as usize] = Descriptors::default();
                 Outcome::Value(0)
             }
             Call::Setrlimit => {
@@ -156,13 +186,15 @@ impl<'m> Processes<'m> {
             Call::Crowd => {
                 let make = |call: Call, args| {
                     let number = CallNumber::from_raw(call.number());
-                    abi::call(space, number, args, &Descriptors(&self.file), &Vector(None))
-                        .raw()
-                        .unwrap_or(-ENOSYS)
+                    abi::call(space, number, args, &files, &Vector(None)).raw().unwrap_or(-ENOSYS)
                 };
                 Outcome::Value(crowd(args[0], make))
             }
-            Call::Pread | Call::Pwrite | Call::Ftruncate | Call::Fallocate | Call::Fsync => {
+            _ if Descriptors::are_meant(call, args) => {
+                let memfds = &mut self.descriptors[process as usize];
+                Outcome::Value(memfds.make(call, args, &mut self.made, (&program, space)))
+            }
+            Call::Pread | Call::Pwrite | Call::Ftruncate | Call::Fallocate | Call::Fsync | Call::Fcntl => {
                 Outcome::Value(self.file.make(call, args, (&program, space)))
             }
             _ => {
@@ -172,9 +204,7 @@ impl<'m> Processes<'m> {
                 }
                 let number = if into { Call::Mincore } else { call }.number();
                 let vector = Vector(into.then_some(&program));
-                match abi::call(space, CallNumber::from_raw(number), args, &Descriptors(&self.file), &vector)
-                    .raw()
-                {
+                match abi::call(space, CallNumber::from_raw(number), args, &files, &vector).raw() {
                     Some(value) => Outcome::Value(value),
                     None => Outcome::Unsupported,
                 }
@@ -200,7 +230,7 @@ impl<'m> Processes<'m> {
         let Some(space) = self.space(process) else { return };
         let shown = VmFlags::READ | VmFlags::WRITE | VmFlags::EXEC | VmFlags::MAYSHARE;
         space.mappings().for_each(|mapping| {
-            let region = region_of(&mapping, shown);
+            let region = region_of(&mapping, &self.made, shown);
             self.start.clip(region, |part| seen.regions.push(part));
         });
         for &(start, end) in &self.start.gaps {
@@ -213,7 +243,7 @@ impl<'m> Processes<'m> {
             });
         }
         if wanted.details_until > 0 {
-            detail(space, wanted.details_until, seen);
+            detail(space, &self.made, wanted.details_until, seen);
         }
         if wanted.figures {
             let figures = space.figures();
@@ -231,6 +261,7 @@ impl<'m> Processes<'m> {
         if wanted.sums {
             self.sum_pages(space, seen);
             self.file.sum_up(seen);
+            self.descriptors[process as usize].sum_up(seen);
         }
     }
 
@@ -265,27 +296,26 @@ impl<'m> Processes<'m> {
     }
 }
 
-fn region_of(mapping: &Mapping, shown: VmFlags) -> Region {
-    let file = mapping.file.is_some_and(|id| id != ZEROS_ID);
-    Region {
+fn region_of(mapping: &Mapping, made: &Made<'_>, shown: VmFlags) -> Region {
+    let shared = mapping.flags.contains(VmFlags::MAYSHARE);
+    let memfd = mapping.file.map_or(0, |number| made.place(number));
+    let region = Region {
         start: mapping.range.start().0,
         end: mapping.range.end().0,
         flags: mapping.flags & shown,
-        offset: if file || mapping.flags.contains(VmFlags::MAYSHARE) {
-            mapping.page_offset * PAGE_SIZE
-        } else {
-            0
-        },
-        file,
-    }
+        offset: mapping.page_offset * PAGE_SIZE,
+        file: memfd == 0 && mapping.file.is_some_and(|id| id != ZEROS_ID),
+        memfd,
+    };
+    Region { offset: if shared || region.is_cached() { region.offset } else { 0 }, ..region }
 }
 
 /// Lists the mappings as `smaps` does, with the sizes recounted from the pages.
-fn detail(space: &HostSpace<'_>, until: u64, seen: &mut Observation) {
+fn detail(space: &HostSpace<'_>, made: &Made<'_>, until: u64, seen: &mut Observation) {
     let shown = shown_flags();
     let mut pages = seen.pages.iter().peekable();
     space.mappings().for_each(|mapping| {
-        let region = region_of(&mapping, shown);
+        let region = region_of(&mapping, made, shown);
         if region.start >= until {
             return;
         }

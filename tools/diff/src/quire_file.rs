@@ -2,23 +2,27 @@
 
 mod fallocate;
 
+pub(crate) use fallocate::is_fallocate_mode;
+
 use crate::linux::{MOST_FILE_PAGES, StoreFacts};
 use crate::observation::Observation;
-use crate::program::names::{FILE, MOST_RANGE_BYTES, READ_ONLY, WRITE_ONLY, file_word};
+use crate::program::names::{
+    F_ADD_SEALS, FILE, FOLDER, MOST_RANGE_BYTES, READ_ONLY, WRITE_ONLY, ZEROS, file_word,
+};
 use crate::program::{Call, Store};
 use crate::sum;
 use quire_arch::{Access, Order, PAGE_SIZE, Platform, VirtAddr};
 use quire_host::{HostPlatform, Machine, Program, ProgramSpace};
 use quire_mm::abi::OpenFile;
 use quire_mm::file::{
-    DeviceMemory, Direction, File, FileBacking, FileError, FileIo, IoLimits, PageBytes, PageError, Submitted,
-    Transfer, Transferred, UserCopy,
+    DeviceMemory, Direction, File, FileBacking, FileError, FileIo, IoLimits, PageBytes, PageError, Seals,
+    Submitted, Transfer, Transferred, UserCopy,
 };
 use quire_mm::space::{Errno, MappedFile, Space, VmFlags};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-type HostFile<'m> = File<'m, HostPlatform>;
+pub(crate) type HostFile<'m> = File<'m, HostPlatform>;
 
 /// The bytes of a file that are not in its pages. What is past the end of them is zeros.
 #[derive(Clone, Debug)]
@@ -94,17 +98,57 @@ pub(crate) struct ProgramFile<'m> {
 
 /// What of a descriptor counts for calls about the file.
 #[derive(Clone, Copy)]
-struct Opened<'f, 'm> {
-    file: &'f HostFile<'m>,
-    reads: bool,
-    writes: bool,
+pub(crate) struct Opened<'f, 'm> {
+    pub(crate) file: &'f HostFile<'m>,
+    pub(crate) reads: bool,
+    pub(crate) writes: bool,
 }
 
 /// The result of a call as Linux returns it.
-type Raw = i64;
+pub(crate) type Raw = i64;
 
-fn failed(errno: Errno) -> Raw {
+pub(crate) fn failed(errno: Errno) -> Raw {
     -i64::from(errno.0)
+}
+
+impl Opened<'_, '_> {
+    /// `pread` into a program's memory.
+    pub(crate) fn read<S: ProgramSpace>(
+        self,
+        [_, at, left, offset, ..]: [u64; 6],
+        (program, space): (&Program<'_, S>, &Space<'_, HostPlatform>),
+    ) -> Result<Raw, Errno> {
+        self.reads.then_some(()).ok_or(Errno::EBADF)?;
+        let mut to = ToProgram { program, at, left, page: Page::default() };
+        transferred(space.files().read(self.file, offset, &mut to))
+    }
+
+    /// `pwrite` from a program's memory.
+    pub(crate) fn write<S: ProgramSpace>(
+        self,
+        [_, at, left, offset, ..]: [u64; 6],
+        (program, space): (&Program<'_, S>, &Space<'_, HostPlatform>),
+    ) -> Result<Raw, Errno> {
+        self.writes.then_some(()).ok_or(Errno::EBADF)?;
+        transferred(self.write_some((at, left, offset), (program, space))?)
+    }
+
+    /// The same; what a call wrote, and why no more.
+    pub(crate) fn write_some<S: ProgramSpace>(
+        self,
+        (at, left, offset): (u64, u64, u64),
+        (program, space): (&Program<'_, S>, &Space<'_, HostPlatform>),
+    ) -> Result<Transfer, Errno> {
+        let mut from = FromProgram { program, at, left, page: Page::default() };
+        let mut done = space.files().write(self.file, offset, &mut from);
+        if done.bytes == 0 && done.stopped == Some(PageError::BadAddress) && offset > self.file.size() {
+            // ext4 and tmpfs make the file larger, up to where it is to be written, before they look
+            // whether the memory can be accessed: it may be a page of the file.
+            self.file.set_size(offset).map_err(errno_of)?;
+            done = space.files().write(self.file, offset, &mut from);
+        }
+        Ok(done)
+    }
 }
 
 impl<'m> ProgramFile<'m> {
@@ -185,23 +229,8 @@ impl<'m> ProgramFile<'m> {
         let opened = self.opened(descriptor).ok_or(Errno::EBADF);
         let result = match call {
             Call::Pread | Call::Pwrite if fourth.cast_signed() < 0 => Err(Errno::EINVAL),
-            Call::Pread => opened.and_then(|Opened { file, reads, .. }| {
-                reads.then_some(()).ok_or(Errno::EBADF)?;
-                let mut to = ToProgram { program, at: second, left: third, page: Page::default() };
-                transferred(space.files().read(file, fourth, &mut to))
-            }),
-            Call::Pwrite => opened.and_then(|Opened { file, writes, .. }| {
-                writes.then_some(()).ok_or(Errno::EBADF)?;
-                let mut from = FromProgram { program, at: second, left: third, page: Page::default() };
-                let mut done = space.files().write(file, fourth, &mut from);
-                if done.bytes == 0 && done.stopped == Some(PageError::BadAddress) && fourth > file.size() {
-                    // ext4 and tmpfs make the file larger, up to where it is to be written, before they look
-                    // whether the memory can be accessed: it may be a page of the file.
-                    file.set_size(fourth).map_err(errno_of)?;
-                    done = space.files().write(file, fourth, &mut from);
-                }
-                transferred(done)
-            }),
+            Call::Pread => opened.and_then(|opened| opened.read(args, (program, space))),
+            Call::Pwrite => opened.and_then(|opened| opened.write(args, (program, space))),
             Call::Ftruncate if second.cast_signed() < 0 => Err(Errno::EINVAL),
             Call::Ftruncate => opened.and_then(|Opened { file, writes, .. }| {
                 writes.then_some(()).ok_or(Errno::EINVAL)?;
@@ -212,6 +241,7 @@ impl<'m> ProgramFile<'m> {
                 Ok(0)
             }),
             Call::Fallocate => opened.and_then(|opened| self.fallocate(opened, second, (third, fourth))),
+            Call::Fcntl => self.control(descriptor as u32, second, third),
             Call::Fsync => opened.and_then(|Opened { file, .. }| {
                 file.sync(0..u64::MAX, false).map_err(|error| errno_of(error.into()))?;
                 Ok(0)
@@ -219,6 +249,25 @@ impl<'m> ProgramFile<'m> {
             _ => Err(Errno::ENOSYS),
         };
         result.unwrap_or_else(failed)
+    }
+
+    /// `fcntl` about seals: no file of a program can be sealed.
+    fn control(&self, descriptor: u32, command: u64, seals: u64) -> Result<Raw, Errno> {
+        let in_memory = self.facts.tail_stays;
+        let (writes, in_memory) = match descriptor {
+            FILE | WRITE_ONLY => (true, in_memory),
+            READ_ONLY => (false, in_memory),
+            FOLDER => (false, false),
+            ZEROS => (true, false),
+            _ => return Err(Errno::EBADF),
+        };
+        let unknown = Seals::from_bits(seals as u32).is_none();
+        match (command as u32 == F_ADD_SEALS as u32, in_memory) {
+            (true, _) if !writes => Err(Errno::EPERM),
+            (true, true) if !unknown => Err(Errno::EPERM),
+            (true, _) | (false, false) => Err(Errno::EINVAL),
+            (false, true) => Ok(Seals::SEAL.bits().into()),
+        }
     }
 
     /// Reads all of the file into the cache.
@@ -235,15 +284,23 @@ impl<'m> ProgramFile<'m> {
     pub(crate) fn sum_up(&self, seen: &mut Observation) {
         seen.file_size = self.size();
         let pages = seen.file_size.div_ceil(PAGE_SIZE).min(MOST_FILE_PAGES as u64);
-        for page in 0..pages {
-            let mut read = Sink(Page::default());
-            let _ = self.openings[0].read(page * PAGE_SIZE, &mut read);
-            seen.file_sums.push(sum::of_page(&read.0.bytes));
-        }
+        seen.file_sums.extend((0..pages).map(|page| page_sum(&self.openings[0], page * PAGE_SIZE)));
     }
 }
 
-fn errno_of(error: PageError) -> Errno {
+/// Writes a byte of zero.
+pub(crate) fn write_zero(file: &HostFile<'_>, offset: u64) {
+    let _ = file.write(offset, &mut FromVector { bytes: &[0], at: 0 });
+}
+
+/// The sum of a page of a file, with zeros past its end.
+pub(crate) fn page_sum(file: &HostFile<'_>, offset: u64) -> u64 {
+    let mut read = Sink(Page::default());
+    let _ = file.read(offset, &mut read);
+    sum::of_page(&read.0.bytes)
+}
+
+pub(crate) fn errno_of(error: PageError) -> Errno {
     match error {
         PageError::TooLarge => Errno::EFBIG,
         PageError::Sealed => Errno::EPERM,
@@ -257,7 +314,7 @@ fn errno_of(error: PageError) -> Errno {
     }
 }
 
-fn transferred(Transfer { bytes, stopped }: Transfer) -> Result<Raw, Errno> {
+pub(crate) fn transferred(Transfer { bytes, stopped }: Transfer) -> Result<Raw, Errno> {
     match stopped {
         Some(error) if bytes == 0 => Err(errno_of(error)),
         _ => Ok(bytes.cast_signed()),

@@ -293,6 +293,10 @@ impl<'m> Course<'m> {
         if here != outcome && self.past.outcome(*call, args).is_none() {
             return Compared::Differs(format!("Linux {}, Quire {}", outcome.shown(*call), here.shown(*call)));
         }
+        if self.processes.lacks_page() {
+            self.past.count(KnownDifference::FilePages);
+            return Compared::Known;
+        }
         self.past.note(*call, args, outcome, before);
         match wanted {
             Some(wanted) => self.look(made, wanted, linux, quire),
@@ -361,7 +365,8 @@ impl<'m> Course<'m> {
             return Compared::Known;
         }
         let mut result = compare(self.start, &mut self.past, wanted, linux, quire);
-        result = result.and_then(|()| taken::check(*call, args, outcome, [linux, quire]));
+        let memfd = self.processes.memfd(*process, args[0]);
+        result = result.and_then(|()| taken::check(*call, args, outcome, memfd, [linux, quire]));
         if result.is_ok() && *call == Call::Mincore && outcome == Outcome::Value(0) {
             result = self.residency(*process, args, linux, quire);
         }

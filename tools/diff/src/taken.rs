@@ -2,7 +2,7 @@
 //!
 //! Which other pages are mapped cannot be compared once a call has changed the file.
 
-use crate::observation::Observation;
+use crate::observation::{Observation, Region};
 use crate::program::names::{
     FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_INSERT_RANGE, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE,
     FALLOC_FL_ZERO_RANGE,
@@ -32,10 +32,11 @@ fn taken(call: Call, args: [u64; 6], outcome: Outcome) -> Option<Range<u64>> {
     }
 }
 
-/// Where a process maps a page of these bytes of the file.
-fn mapped(seen: &Observation, bytes: &Range<u64>) -> Option<u64> {
+/// Where a process maps a page of these bytes of the file, or of the memfd with this number.
+fn mapped(seen: &Observation, memfd: u32, bytes: &Range<u64>) -> Option<u64> {
     let cached = || seen.pages.iter().filter(|run| run.state == PageState::File);
-    seen.regions.iter().filter(|region| region.file).find_map(|region| {
+    let shows = |region: &&Region| region.memfd == memfd && (region.file || memfd != 0);
+    seen.regions.iter().filter(shows).find_map(|region| {
         let there = cached().filter(|run| run.start < region.end && region.start < run.end);
         there.into_iter().find_map(|run| {
             let (start, end) = (region.start.max(run.start), region.end.min(run.end));
@@ -46,16 +47,17 @@ fn mapped(seen: &Observation, bytes: &Range<u64>) -> Option<u64> {
     })
 }
 
-/// Looks for pages that a call was to take.
+/// Looks for pages that a call was to take out of the file, or out of the memfd with this number.
 pub(crate) fn check(
     call: Call,
     args: [u64; 6],
     outcome: Outcome,
+    memfd: u32,
     [linux, quire]: [&Observation; 2],
 ) -> Result<(), String> {
     let Some(bytes) = taken(call, args, outcome) else { return Ok(()) };
     for (name, side) in [("Linux", linux), ("Quire", quire)] {
-        if let Some(addr) = mapped(side, &bytes) {
+        if let Some(addr) = mapped(side, memfd, &bytes) {
             return Err(format!("{name} still maps a page at {addr:#x} that the call took out of the file"));
         }
     }
@@ -65,13 +67,19 @@ pub(crate) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observation::{Pages, Region};
+    use crate::observation::Pages;
     use quire_mm::space::VmFlags;
 
     #[test]
     fn a_page_that_was_taken_is_found_in_whichever_mapping() {
-        let region =
-            |start, offset, file| Region { start, end: start + 0x4000, flags: VmFlags::READ, offset, file };
+        let region = |start, offset, file| Region {
+            start,
+            end: start + 0x4000,
+            flags: VmFlags::READ,
+            offset,
+            file,
+            memfd: 0,
+        };
         let run = |start, end, state| Pages { start, end, state, large: false };
         let seen = Observation {
             regions: vec![region(0x1_0000, 0, false), region(0x2_0000, 0x5000, true)],
@@ -82,10 +90,10 @@ mod tests {
             ],
             ..Observation::default()
         };
-        assert_eq!(mapped(&seen, &(0..u64::MAX)), Some(0x2_0000));
-        assert_eq!(mapped(&seen, &(0x6000..0x7000)), Some(0x2_1000));
+        assert_eq!(mapped(&seen, 0, &(0..u64::MAX)), Some(0x2_0000));
+        assert_eq!(mapped(&seen, 0, &(0x6000..0x7000)), Some(0x2_1000));
         // A process's own copy, and what lies before.
-        assert_eq!((mapped(&seen, &(0x7000..0x8000)), mapped(&seen, &(0..0x5000))), (None, None));
+        assert_eq!((mapped(&seen, 0, &(0x7000..0x8000)), mapped(&seen, 0, &(0..0x5000))), (None, None));
         let taken =
             |mode, offset, len| taken(Call::Fallocate, [200, mode, offset, len, 0, 0], Outcome::Value(0));
         assert_eq!(taken(FALLOC_FL_ZERO_RANGE, 0x800, 0x2000), Some(0x1000..0x2000));

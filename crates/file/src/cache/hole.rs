@@ -7,7 +7,7 @@ use super::cut::{Cut, Cutter};
 use super::new_folio::LargeOrders;
 use super::seal::check_write;
 use crate::backing::FileError;
-use crate::cached_file::{CachedFile, Prepared};
+use crate::cached_file::{CachedFile, Prepared, UnusedPages};
 use crate::error::PageError;
 use crate::file_core::Mapping;
 use crate::index::{IndexRange, PageIndex};
@@ -163,8 +163,13 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
         let mut brought_in = ArrayVec::new();
         for bytes in edges {
             let index = PageIndex::new(bytes.start >> PAGE_SHIFT).ok_or(PageError::TooLarge)?;
-            if file.is_shmem() && (file.is_hole(cache.frames(), index) || file.ends_before(index)) {
-                // What there is behind the end is zeros.
+            let is_zeros = || {
+                // As what there is behind the end, and what was allocated and not used, which stays so.
+                file.is_hole(cache.frames(), index)
+                    || file.ends_before(index)
+                    || UnusedPages::of(file).has(cache.frames(), index)
+            };
+            if file.is_shmem() && is_zeros() {
                 continue;
             }
             let mut pages = IndexRange::block(index, Order::ZERO);

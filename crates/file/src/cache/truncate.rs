@@ -55,10 +55,6 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             }
             check_size(file, size)?;
             let tail = (size & (PAGE_SIZE - 1) != 0).then(|| PageIndex::new(size >> PAGE_SHIFT)).flatten();
-            if file.is_shmem() && size == file.size() {
-                // What was allocated behind the end stays, as in Linux.
-                return Ok(());
-            }
             if size > file.size() {
                 self.extend(file, size, users);
                 return Ok(());

@@ -6,6 +6,7 @@
 //! [`Board::turn`].
 
 use super::shared::Atomics;
+use crate::program::names::{MOST_MADE, MOST_MEMFDS};
 use crate::program::{MOST_OPS, Store};
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
@@ -63,6 +64,27 @@ pub(super) const UNSAFE: u32 = 3;
 /// It cannot be compared on this host.
 pub(super) const LEFT_OUT: u32 = 4;
 
+/// Most stretches of data of a memfd, and most pages of it of which there are sums.
+pub(crate) const MOST_DATA: usize = 32;
+pub(crate) const MOST_MEMFD_PAGES: usize = 96;
+
+/// What is behind a descriptor of a memfd.
+#[repr(C)]
+pub(super) struct RawMemfd {
+    /// Whether there is anything.
+    pub(super) is_open: AtomicU32,
+    pub(super) data_count: AtomicU32,
+    pub(super) sum_count: AtomicU32,
+    pub(super) seals: AtomicI64,
+    pub(super) size: AtomicU64,
+    /// In blocks of 512 bytes.
+    pub(super) blocks: AtomicU64,
+    /// Start and end.
+    pub(super) data: [[AtomicU64; 2]; MOST_DATA],
+    /// Offset and sum.
+    pub(super) sums: [[AtomicU64; 2]; MOST_MEMFD_PAGES],
+}
+
 /// The result of one operation, and the state after it.
 #[repr(C)]
 pub(super) struct Slot {
@@ -91,6 +113,7 @@ pub(super) struct Slot {
     pub(super) sums: [[AtomicU64; 2]; MOST_SUMS],
     /// Of the file's pages.
     pub(super) file_sums: [AtomicU64; MOST_FILE_PAGES],
+    pub(super) memfds: [RawMemfd; MOST_MEMFDS],
     pub(super) status: [AtomicU8; STATUS_BYTES],
     pub(super) text: [AtomicU8; TEXT_BYTES],
 }
@@ -147,6 +170,9 @@ pub(super) struct Board {
     /// The file's contents could not be written before the program, for this error.
     pub(super) file_error: AtomicI64,
     pub(super) facts: Facts,
+    /// The inodes of the memfds that the program has made, in their order.
+    pub(super) made: [AtomicU64; MOST_MADE as usize],
+    pub(super) made_count: AtomicU32,
     /// Start and end of what belongs to the process itself, sorted and disjoint.
     pub(super) own: [[AtomicU64; 2]; MOST_OWN],
     /// For what the kernel reads and writes.

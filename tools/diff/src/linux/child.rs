@@ -8,18 +8,22 @@
 use super::access::{self, Accessed};
 use super::board::{Board, DONE, LEFT_OUT, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
 use super::file;
+use super::memfd;
 use super::observe::{for_each_gap, observe};
 use super::prepare;
 use super::raw::{Plain, exit, futex_wait, futex_wake, has_ended, plain, syscall};
 use super::texts::Files;
 use crate::program::Call;
 use crate::program::names::{
-    CAP_IPC_LOCK, CAP_SYS_RAWIO, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE,
-    MOST_RANGE_BYTES, MREMAP_FIXED,
+    CAP_IPC_LOCK, CAP_SYS_RAWIO, F_ADD_SEALS, F_GET_SEALS, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE,
+    MAP_NORESERVE, MAP_PRIVATE, MOST_MADE, MOST_NAME, MOST_RANGE_BYTES, MREMAP_FIXED, SEEK_DATA, SEEK_HOLE,
+    memfd_at,
 };
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 const PAGE: u64 = 4096;
+/// The bits of an argument that is an `int`.
+const INT: u64 = u32::MAX as u64;
 
 /// Ends the process if the one that compares has ended.
 fn exit_if_orphaned() {
@@ -255,6 +259,22 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
         // A longer range may need all the memory that there is.
         return fourth.cast_signed() <= MOST_RANGE_BYTES.cast_signed();
     }
+    if number == Call::MemfdCreate.number() {
+        let few = board.made_count.load(Relaxed) < MOST_MADE;
+        return memfd_at(third).is_some() && addr <= MOST_NAME && few;
+    }
+    if number == Call::Reopen.number() || number == Call::Dup2.number() {
+        return memfd_at(addr).is_some() && memfd_at(len).is_some() && third <= 2;
+    }
+    if number == Call::Close.number() {
+        return memfd_at(addr).is_some();
+    }
+    if number == Call::Lseek.number() {
+        return memfd_at(addr).is_some() && matches!(third & INT, SEEK_DATA | SEEK_HOLE);
+    }
+    if number == Call::Fcntl.number() {
+        return matches!(len & INT, F_ADD_SEALS | F_GET_SEALS);
+    }
     let without_range = [
         Call::Ftruncate,
         Call::Fsync,
@@ -305,6 +325,10 @@ fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
                 set_limit(board, args[0], args[1])
             } else if number == Call::SetPrivileges.number() {
                 set_privileges(board, args[0])
+            } else if number == Call::MemfdCreate.number() {
+                memfd::create(board, args)
+            } else if number == Call::Reopen.number() {
+                memfd::reopen(args)
             } else if number == Call::Crowd.number() {
                 crowd(args[0], |call, args| syscall(call.number().into(), args))
             } else {

@@ -81,6 +81,13 @@ pub(super) fn is_shown(board: &Board) -> bool {
         && words[query::DEVICE].load(Relaxed) == device.load(Relaxed)
 }
 
+/// Whether the mapping that was asked for last shows memory that a memfd can be.
+pub(super) fn is_in_memory(board: &Board) -> bool {
+    let words = &board.scratch[32..45];
+    let [_, device] = &board.facts.files[Store::Memory as usize];
+    words[query::DEVICE].load(Relaxed) == device.load(Relaxed)
+}
+
 /// The place of the program's file among those that are kept.
 fn store(board: &Board) -> usize {
     let store = board.store.load(Relaxed) as usize;

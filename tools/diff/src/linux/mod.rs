@@ -6,6 +6,7 @@ mod child;
 mod file;
 mod image;
 mod interference;
+mod memfd;
 mod observe;
 mod preparation;
 mod prepare;
@@ -19,7 +20,7 @@ mod swap;
 mod text;
 mod texts;
 
-pub(crate) use board::MOST_FILE_PAGES;
+pub(crate) use board::{MOST_DATA, MOST_FILE_PAGES, MOST_MEMFD_PAGES};
 pub(crate) use child::crowd;
 pub(crate) use interference::{Disturbance, Interference};
 pub(crate) use prepare::MOST_CROWD;
@@ -93,7 +94,9 @@ const ALL_TEXT_EVERY: usize = 16;
 /// marked MERGEABLE would become one with another, or the page of zeros, whenever Linux comes by. As many
 /// mappings as some hosts allow would take too long.
 pub(crate) fn leaves_out(settings: &Settings, op: &Op) -> bool {
-    merges(settings, op) || op.call == Call::Crowd && settings.most_mappings() >= MOST_CROWD
+    merges(settings, op)
+        || op.call == Call::Crowd && settings.most_mappings() >= MOST_CROWD
+        || op.call == Call::MemfdCreate && !settings.leaves_memfds_alone()
 }
 
 /// Whether that is because the host merges equal pages.
@@ -211,6 +214,7 @@ impl Oracle {
         }
         board.op_count.store(program.ops.len() as u32, Relaxed);
         board.store.store(store as u32, Relaxed);
+        board.made_count.store(0, Relaxed);
         board.window_end.store(program.window + WINDOW_BYTES, Relaxed);
         board.turn.store(0, Relaxed);
         board.ready.store(0, Relaxed);

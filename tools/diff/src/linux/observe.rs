@@ -5,6 +5,7 @@ use super::board::{
     WANT_SUMS, WANT_TEXT,
 };
 use super::file;
+use super::memfd;
 use super::raw::{Plain, plain, syscall};
 use super::texts::{Files, next_vma, query};
 use crate::sum::Sum;
@@ -24,6 +25,8 @@ pub(crate) const VMA_EXECUTABLE: u64 = 4;
 pub(crate) const VMA_SHARED: u64 = 8;
 /// Ours, beside those: it shows the programs' file. (Shared anonymous memory has an inode, too.)
 pub(crate) const VMA_FILE: u64 = 1 << 32;
+/// From this bit on: which memfd it shows.
+pub(crate) const VMA_MEMFD_SHIFT: u32 = 40;
 
 /// Categories of pages as `PAGEMAP_SCAN` returns them.
 pub(crate) const PAGE_IS_FILE: u64 = 1 << 2;
@@ -55,6 +58,7 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     slot.run_count.store(0, Relaxed);
     slot.sum_count.store(0, Relaxed);
     slot.file_count.store(0, Relaxed);
+    memfd::forget(slot);
     slot.status_len.store(0, Relaxed);
     for_each_gap(board, |start, end| {
         list_vmas(board, slot, files, start, end);
@@ -63,6 +67,7 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     if want & WANT_SUMS != 0 {
         sum_pages(slot);
         file::sum_up(board, slot);
+        memfd::sum_up(board, slot);
     }
     if want & WANT_STATUS != 0 {
         let len = read_text(files.status, &slot.status[..STATUS_BYTES]);
@@ -97,7 +102,8 @@ fn list_vmas(board: &Board, slot: &Slot, files: &Files, start: u64, end: u64) {
         let vma = &slot.vmas[count];
         vma[0].store(clipped, Relaxed);
         vma[1].store(if to > end { end } else { to }, Relaxed);
-        vma[2].store(words[query::FLAGS].load(Relaxed) | file, Relaxed);
+        let memfd = memfd::shown(board) << VMA_MEMFD_SHIFT;
+        vma[2].store(words[query::FLAGS].load(Relaxed) | file | memfd, Relaxed);
         vma[3].store(words[query::OFFSET].load(Relaxed) + (clipped - from), Relaxed);
         slot.vma_count.store(count as u32 + 1, Relaxed);
         addr = to;

@@ -3,6 +3,7 @@
 use super::access;
 use super::board::{Board, MOST_OWN};
 use super::file;
+use super::memfd;
 use super::preparation::{Preparation, fail};
 use super::raw::{Plain, Setting, open_as, open_process_as, plain, set, syscall};
 use super::texts::{Files, next_vma, query};
@@ -116,6 +117,7 @@ fn occupy_khugepaged() {
 
 fn open_files(board: &Board, folder: &CStr) {
     file::open(board, folder);
+    memfd::close_all();
     for (path, flags, descriptor) in
         [(c"/", libc::O_RDONLY | libc::O_DIRECTORY, FOLDER), (c"/dev/zero", libc::O_RDWR, ZEROS)]
     {

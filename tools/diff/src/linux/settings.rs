@@ -14,10 +14,12 @@ const MERGING: &str = "sys/kernel/mm/ksm/run";
 const OVERCOMMIT: &str = "proc/sys/vm/overcommit_memory";
 /// How many mappings a program may have.
 const MOST_MAPPINGS: &str = "proc/sys/vm/max_map_count";
+/// Which memfds may be executed.
+const MEMFD_NOEXEC: &str = "proc/sys/vm/memfd_noexec";
 /// Where pages go.
 const SWAPS: &str = "proc/swaps";
 /// The files beside those of huge pages.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     MERGING,
     OVERCOMMIT,
     SWAPS,
@@ -26,6 +28,7 @@ const FILES: [&str; 8] = [
     "proc/sys/vm/nr_hugepages",
     "proc/sys/vm/nr_overcommit_hugepages",
     "proc/sys/kernel/numa_balancing",
+    MEMFD_NOEXEC,
 ];
 
 /// Where the host's files are: below `/`, except in tests.
@@ -101,6 +104,11 @@ impl Settings {
     /// Whether Linux grants no more memory than it has, so that what a program gets depends on all others.
     pub(crate) fn grants_what_there_is(&self) -> bool {
         self.other(OVERCOMMIT) == "2"
+    }
+
+    /// Whether a memfd is as its caller says, whose part Quire has.
+    pub(crate) fn leaves_memfds_alone(&self) -> bool {
+        matches!(self.other(MEMFD_NOEXEC), "" | "0")
     }
 
     /// How many mappings a program may have; as many as there can be where the host does not say.

@@ -4,7 +4,7 @@ use super::board::{
     self, DONE, MOST_RUNS, MOST_VMAS, SLOTS, Slot, WAKE_EVERY, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS,
 };
 use super::raw::{futex_wait, futex_wake};
-use super::{Oracle, OracleError, Start, observe, text};
+use super::{Oracle, OracleError, Start, memfd, observe, text};
 use crate::observation::{Detail, Observation, Pages, Region, Wanted};
 use crate::program::{Call, Op, Outcome};
 use core::sync::atomic::AtomicU8;
@@ -82,9 +82,10 @@ impl Steps<'_> {
             ] {
                 flags.set(flag, raw & bit != 0);
             }
-            let file = raw & observe::VMA_FILE != 0;
-            let shows = file || flags.contains(VmFlags::MAYSHARE);
-            seen.regions.push(Region { start, end, flags, offset: if shows { offset } else { 0 }, file });
+            let (file, memfd) = (raw & observe::VMA_FILE != 0, (raw >> observe::VMA_MEMFD_SHIFT) as u32);
+            let region = Region { start, end, flags, offset, file, memfd };
+            let offset = if region.is_cached() { offset } else { 0 };
+            seen.regions.push(Region { offset, ..region });
         }
         for run in &slot.runs[..slot.run_count.load(Relaxed) as usize] {
             let [start, end, categories] = run.each_ref().map(|word| word.load(Relaxed));
@@ -109,6 +110,7 @@ impl Steps<'_> {
         seen.file_size = slot.file_size.load(Relaxed).cast_unsigned();
         let file_sums = &slot.file_sums[..slot.file_count.load(Relaxed) as usize];
         seen.file_sums.extend(file_sums.iter().map(|sum| sum.load(Relaxed)));
+        memfd::read(slot, &mut seen.memfds);
         let index = self.next as usize;
         let want = board.ops[index].want.load(Relaxed);
         let all_summed = slot.cut.load(Relaxed) == 0;

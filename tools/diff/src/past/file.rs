@@ -24,9 +24,13 @@ impl PastFile {
 
     /// Notes a call that was made, and whether it may have taken pages out of the file by a mapping.
     pub(super) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, makes_hole: bool) {
-        let [_, _, third, offset, ..] = args;
+        let [descriptor, _, third, offset, ..] = args;
+        let is_call = matches!(call, Call::Ftruncate | Call::Fallocate | Call::Pwrite);
+        if is_call && memfd_at(descriptor).is_some() {
+            return;
+        }
         // A write that fails makes the file larger.
-        self.changed |= makes_hole || matches!(call, Call::Ftruncate | Call::Fallocate | Call::Pwrite);
+        self.changed |= makes_hole || is_call;
         // A large folio that is old in part is split on Linux, which unmaps it everywhere.
         self.changed |= self.store == Store::Large
             && call == Call::Madvise

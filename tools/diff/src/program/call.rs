@@ -67,6 +67,17 @@ pub(crate) mod names {
         FALLOCATE:
             FALLOC_FL_KEEP_SIZE = 1, FALLOC_FL_PUNCH_HOLE = 2, FALLOC_FL_COLLAPSE_RANGE = 8,
             FALLOC_FL_ZERO_RANGE = 0x10, FALLOC_FL_INSERT_RANGE = 0x20, FALLOC_FL_UNSHARE_RANGE = 0x40;
+        MEMFD:
+            MFD_CLOEXEC = 1, MFD_ALLOW_SEALING = 2, MFD_HUGETLB = 4, MFD_NOEXEC_SEAL = 8, MFD_EXEC = 0x10;
+        CONTROL:
+            F_ADD_SEALS = 1033, F_GET_SEALS = 1034;
+        SEALS:
+            F_SEAL_SEAL = 1, F_SEAL_SHRINK = 2, F_SEAL_GROW = 4, F_SEAL_WRITE = 8, F_SEAL_FUTURE_WRITE = 0x10,
+            F_SEAL_EXEC = 0x20;
+        SEEK:
+            SEEK_DATA = 3, SEEK_HOLE = 4;
+        ACCESS:
+            O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2;
         LIMIT:
             RLIMIT_DATA = 2, RLIMIT_STACK = 3, RLIMIT_MEMLOCK = 8, RLIMIT_AS = 9;
     }
@@ -79,6 +90,20 @@ pub(crate) mod names {
     pub(crate) const PATH_ONLY: u32 = 203;
     pub(crate) const FOLDER: u32 = 204;
     pub(crate) const ZEROS: u32 = 206;
+    /// The first of the descriptors that memfds may have.
+    pub(crate) const MEMFDS: u32 = 250;
+    pub(crate) use crate::observation::MOST_MEMFDS;
+    /// How many memfds a program makes at most.
+    pub(crate) const MOST_MADE: u32 = 64;
+    /// The longest name that a program gives one.
+    pub(crate) const MOST_NAME: u64 = 4000;
+
+    /// The place of a descriptor, which is an `int`, among those of memfds.
+    pub(crate) const fn memfd_at(descriptor: u64) -> Option<usize> {
+        let at = (descriptor as u32).wrapping_sub(MEMFDS) as usize;
+        if at < MOST_MEMFDS { Some(at) } else { None }
+    }
+
     /// Size of the file at first: 40 pages and a part of one.
     pub(crate) const FILE_BYTES: u64 = (40 << 12) + 0x123;
     /// That of a file with large folios: of 2 MiB, of 1 MiB, of 64 KiB, and a part of a page.
@@ -198,6 +223,19 @@ calls! {
     Fallocate = "fallocate", Memory, 285, [Signed, Bits(names::FALLOCATE), Number, Number];
     /// `fsync`.
     Fsync = "fsync", Memory, 74, [Signed];
+    /// `memfd_create` with a name of so many bytes, as a descriptor that is the last argument. It is of huge
+    /// pages: then there is no descriptor of it. The value is 0.
+    MemfdCreate = "memfd_create", Memory, 319, [Number, Bits(names::MEMFD), Signed];
+    /// Opens a memfd once more, as another descriptor. The value is 0.
+    Reopen = "reopen", Memory, 10_010, [Signed, Signed, Value(names::ACCESS)];
+    /// `dup2`.
+    Dup2 = "dup2", Memory, 33, [Signed, Signed];
+    /// `close`.
+    Close = "close", Memory, 3, [Signed];
+    /// `fcntl` about seals.
+    Fcntl = "fcntl", Memory, 72, [Signed, Value(names::CONTROL), Bits(names::SEALS)];
+    /// `lseek` to data or a hole.
+    Lseek = "lseek", Memory, 8, [Signed, Number, Value(names::SEEK)];
 }
 
 impl Call {

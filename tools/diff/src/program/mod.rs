@@ -9,6 +9,7 @@ pub(crate) use call::{Argument, Trait, names};
 pub use call::{Call, Class};
 pub(crate) use generate::generate;
 pub use outcome::Outcome;
+pub(crate) use outcome::errno_name;
 pub use text::{HEADING, ParseError};
 
 /// Most processes of a program.

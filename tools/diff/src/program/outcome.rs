@@ -4,6 +4,16 @@ use super::Call;
 use quire_mm::space::Errno;
 use std::fmt;
 
+/// The name of an error number.
+pub(crate) fn errno_name(errno: i32) -> Option<&'static str> {
+    match errno {
+        // No call of the library has these.
+        6 => Some("ENXIO"),
+        43 => Some("EIDRM"),
+        _ => Errno(errno).name(),
+    }
+}
+
 /// The outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Outcome {
@@ -29,7 +39,10 @@ impl Outcome {
     /// In words, as the result of `call`.
     pub fn shown(self, call: Call) -> impl fmt::Display {
         fmt::from_fn(move |f| match self {
-            Self::Value(value @ -4095..0) => write!(f, "{}", Errno(-value as i32)),
+            Self::Value(value @ -4095..0) => match errno_name(-value as i32) {
+                Some(name) => f.write_str(name),
+                None => write!(f, "errno {}", -value),
+            },
             Self::Value(value) => write!(f, "{value:#x}"),
             Self::Signal { signal, code, done } => {
                 write!(f, "signal {signal} code {code}")?;

@@ -39,6 +39,11 @@ impl Form {
     }
 }
 
+/// Whether Linux knows this mode.
+pub(crate) fn is_fallocate_mode(mode: u64) -> bool {
+    Form::of(mode).is_some()
+}
+
 impl Bytes {
     /// Takes a range out.
     fn take_out(&self, range: Range<u64>) {

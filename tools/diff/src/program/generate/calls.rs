@@ -129,6 +129,9 @@ impl Generator {
                 self.random.pick(&[0, 0, 0, PAGE, 2 * PAGE, MIB2, (1 << 63) - PAGE, u64::MAX - 8 * PAGE + 1]);
             return (ZEROS.into(), offset);
         }
+        if self.theme.memfds && is_usual && self.random.chance(50) {
+            return self.memfd_backing(flags);
+        }
         if !self.theme.files || self.random.chance(50) {
             return (NONE, u64::from(self.random.chance(1)));
         }
@@ -152,7 +155,8 @@ impl Generator {
 
     pub(super) fn mremap(&mut self) -> (Call, [Word; 6]) {
         // With old size 0 what is shared is mapped once more.
-        let doubles = self.random.chance(if self.theme.shared || self.theme.files { 15 } else { 3 });
+        let shares = self.theme.shared || self.theme.files || self.theme.memfds;
+        let doubles = self.random.chance(if shares { 15 } else { 3 });
         let old = if doubles { 0 } else { self.length() };
         let new = match self.random.below(100) {
             0..55 if old > 0 || self.random.chance(10) => old,
@@ -174,7 +178,8 @@ impl Generator {
 
     pub(super) fn madvise(&mut self, addr: Word) -> (Call, [Word; 6]) {
         let mut advice = self.random.pick(ADVICE);
-        if self.random.chance(if self.theme.files || self.theme.shared { 4 } else { 0 }) {
+        let shares = self.theme.files || self.theme.shared || self.theme.memfds;
+        if self.random.chance(if shares { 4 } else { 0 }) {
             advice = MADV_REMOVE;
         }
         let is_on_disk = self.theme.files && self.theme.store != Store::Memory;

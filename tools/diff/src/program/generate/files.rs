@@ -35,7 +35,7 @@ impl Generator {
 
     /// Bytes between the file and memory: of the same offset in a page, so that a program that copies a page
     /// of the file to itself finds it as it was.
-    fn transfer(&mut self, call: Call, file: Word) -> (Call, [Word; 6]) {
+    pub(super) fn transfer(&mut self, call: Call, file: Word) -> (Call, [Word; 6]) {
         let offset = match self.random.below(20) {
             0 => u64::MAX - self.random.below(2 * PAGE),
             _ => self.file_offset(),

@@ -4,6 +4,7 @@ mod arguments;
 mod calls;
 mod files;
 mod large;
+mod memfds;
 
 use super::names::*;
 use super::{Base, Call, Op, Program, Store, Trait, WINDOW_BYTES, Word};
@@ -35,6 +36,8 @@ struct Theme {
     store: Store,
     /// Private mappings of `/dev/zero`.
     zeros: bool,
+    /// Memfds, with what descriptors and seals do.
+    memfds: bool,
     forks: bool,
     limits: bool,
     /// Memory that may be executed, and `PR_SET_MDWE`.
@@ -63,6 +66,8 @@ struct Generator {
     written: Vec<Word>,
     /// The calls whose areas later ones may name, newest last.
     areas: Vec<u32>,
+    /// Descriptors of memfds that were opened, newest last.
+    memfds: Vec<u64>,
     /// Processes that were forked, living or not, and those that live.
     forked: u32,
     living: Vec<u32>,
@@ -94,6 +99,7 @@ pub(crate) fn generate(store: Option<Store>, seed: u64, number: u64, len: usize)
         limits: random.chance(if large { 5 } else { 25 }),
         executes: random.chance(10),
         zeros: random.chance(15),
+        memfds: random.chance(if large { 5 } else { 25 }),
         large,
         large_file,
         changes_file: !large_file || random.chance(40),
@@ -106,6 +112,7 @@ pub(crate) fn generate(store: Option<Store>, seed: u64, number: u64, len: usize)
         unaligned: window.next_multiple_of(MIB2) - window,
         written: Vec::new(),
         areas: Vec::new(),
+        memfds: Vec::new(),
         forked: 0,
         living: vec![0],
         current: 0,
@@ -126,6 +133,8 @@ impl Generator {
         let (call, args) = if id == 0 && self.theme.limits && self.random.chance(60) {
             // Limits on locked memory bind only a process without the privilege.
             (Call::SetPrivileges, words([Word::Exact(self.random.pick(&[0, 0, CAP_SYS_RAWIO]))]))
+        } else if self.theme.memfds && id < 3 && self.random.chance(70) {
+            self.memfd_start(id)
         } else if self.theme.large && id < 2 && self.random.chance(80) {
             self.large_start(id)
         } else if self.theme.crowded && (id == CROWDED_FROM || id > CROWDED_FROM && self.random.chance(2)) {
@@ -137,6 +146,7 @@ impl Generator {
         if call.has(Trait::Area) {
             self.areas.push(id);
         }
+        self.note_memfd(call, &args);
         let pages_out = call == Call::Madvise && args[2] == Word::Exact(MADV_PAGEOUT);
         self.paged_out = pages_out.then_some([args[0], args[1]]);
         self.locked = matches!(call, Call::Mlock | Call::Mlock2).then_some([args[0], args[1]]);
@@ -187,6 +197,9 @@ impl Generator {
         }
         if self.theme.executes && self.random.chance(1) {
             return self.mdwe();
+        }
+        if self.theme.memfds && self.random.chance(22) {
+            return self.memfd_call();
         }
         if self.theme.files && self.random.chance(14) {
             return self.file_call();
