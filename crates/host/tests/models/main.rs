@@ -19,6 +19,7 @@ mod folios;
 mod frames;
 mod guards;
 mod khugepaged;
+mod large_shmem;
 mod late;
 mod listing;
 mod machines;

@@ -5,7 +5,7 @@ use crate::charge::MemcgCharges;
 use crate::id::MemcgId;
 use crate::lists::{Label, LruList};
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{FolioSplit, FrameChain, HeldParts, PartIs, SplitError};
+use quire_frame::{FolioSplit, FrameChain, FrameFlags, HeldParts, PartIs, SplitError};
 
 impl<P: Platform> MemcgFolios<'_, P> {
     /// Ends a split as [`FolioSplit::finish`] does. If the folio is listed its parts are too, in front of it
@@ -79,6 +79,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
             let list_part = |part| {
                 put_beside(self, (beside, part), label.with(label.list(), to), held);
                 beside = part;
+                true
             };
             let is_split = folios.split_cached(head, (to, refs), divide.take()?, list_part);
             if is_split {
@@ -89,10 +90,16 @@ impl<P: Platform> MemcgFolios<'_, P> {
         let (None, Some(divide)) = (listed.flatten(), divide) else {
             return listed.flatten().unwrap_or(false);
         };
-        let is_split = folios.split_cached(head, (to, refs), divide, |_| {});
-        // Another CPU may have listed it since the check, and then listed no parts.
-        let pin = self.tree.frames.platform().pin();
-        if is_split && self.folio_was_split(&pin, head).is_some() {
+        // Another CPU may have listed it since the check. While it is divided none can.
+        let frame = self.tree.frames.known(head);
+        let mut was_listed = false;
+        let divide = || {
+            was_listed = frame.word().flags().contains(FrameFlags::LRU);
+            divide()
+        };
+        let is_split = folios.split_cached(head, (to, refs), divide, |_| false);
+        if is_split && was_listed {
+            let _ = self.folio_was_split(&self.tree.frames.platform().pin(), head);
             let parts = (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1);
             parts.for_each(|part| _ = self.list_if_mapped(Pfn(part)));
         }

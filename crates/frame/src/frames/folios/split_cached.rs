@@ -9,11 +9,11 @@ impl<P: Platform> FrameFolios<'_, P> {
     /// Splits the large folio of a file's cache at `head`, which nothing maps, into folios of order `to`. The
     /// caller has the folio lock, and keeps it on the first part with the `refs` references that there are:
     /// its own and the cache's. The others get one each, for the cache, and are not locked. All have the
-    /// flags, the owner and the memcg of the folio.
+    /// flags, the owner and the memcg of the folio; but [`FrameFlags::LRU`] only those that were listed.
     ///
     /// `divide` makes the cache name all of them. While it runs no thread can take a reference to one. Where
-    /// it returns false nothing has changed. `part_is_new` is called with each part but the first, from the
-    /// last to the first, before any thread can see that it is one.
+    /// it returns false nothing has changed. `list_part` is called with each part but the first, from the
+    /// last to the first, before any thread can see that it is one, and returns whether it has listed it.
     ///
     /// Returns whether it is split. Not if others have references.
     pub fn split_cached(
@@ -21,7 +21,7 @@ impl<P: Platform> FrameFolios<'_, P> {
         head: Pfn,
         (to, refs): (Order, u32),
         divide: impl FnOnce() -> bool,
-        mut part_is_new: impl FnMut(Pfn),
+        mut list_part: impl FnMut(Pfn) -> bool,
     ) -> bool {
         let frame = self.frames.known(head);
         let order = frame.word().order();
@@ -34,7 +34,7 @@ impl<P: Platform> FrameFolios<'_, P> {
         let is_divided = divide();
         if is_divided {
             let load = Ordering::Relaxed;
-            let flags = word.flags() - (FrameFlags::LOCKED | FrameFlags::WAITERS);
+            let mut flags = word.flags() - (FrameFlags::LOCKED | FrameFlags::WAITERS);
             // From the last part to the first: see `Frames::folio_of_tail`.
             for first in (1..order.pages() >> to.get()).rev().map(|nth| nth << to.get()) {
                 let part = self.frames.known(head.offset(first));
@@ -43,7 +43,7 @@ impl<P: Platform> FrameFolios<'_, P> {
                 part.memcg().store(frame.memcg().load(load), load);
                 part.live().store(0, load);
                 part.map_count().store(0, load);
-                part_is_new(head.offset(first));
+                flags.set(FrameFlags::LRU, list_part(head.offset(first)));
                 part.set_word(word.part(to, flags, 1));
             }
         }
