@@ -426,3 +426,26 @@ fn a_truncation_frees_memory_for_its_nodes() {
     assert_eq!(words(&cpu, &space, area, 5), numbers(5));
     assert_audit(&machine);
 }
+
+/// Hazard: the mark of an mlock stays when a leaf is taken out, and no unlocking finds what nothing maps.
+#[test]
+fn what_was_mlocked_can_be_paged_out_once_nothing_maps_it() {
+    for cuts in [false, true] {
+        let machine = swapping(64, 1, 4096);
+        set(&machine, "shmem_enabled", "always");
+        let (cpu, space) = cpu_and_space(&machine);
+        let (file, area) = fill(&machine, (&cpu, &space), 512);
+        space.mlock(area, 2 * MIB, false).unwrap();
+        reclaim(&machine, 4, 512);
+        assert_eq!(file.figures().swapped, 0);
+        if cuts {
+            // In Linux, too, this takes the leaf out.
+            space.mprotect(area, MIB, Protection::READ, false).unwrap();
+        }
+        space.munlock(area, 2 * MIB).unwrap();
+        space.munmap(area, 2 * MIB).unwrap();
+        reclaim(&machine, 4, 512);
+        assert_eq!(file.figures().swapped, 512, "{cuts}");
+        assert_audit(&machine);
+    }
+}

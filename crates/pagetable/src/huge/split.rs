@@ -9,7 +9,7 @@ use crate::table::{Found, LockedTable, Tables};
 use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
-use quire_frame::{HeadGuard, MapsLeft, VmEvent};
+use quire_frame::{FrameFlags, HeadGuard, MapsLeft, VmEvent};
 use quire_sync::atomic::raw::Ordering;
 
 impl<'w, P: Platform> HugeLeaves<'w, P> {
@@ -86,8 +86,13 @@ impl<'w, P: Platform> HugeLeaves<'w, P> {
         self.tables.space().flush(memory.frames(), pin, range, FlushCause::Split);
         self.uncount_whole_map(pin, leaf.pfn);
         let pages = Tables::<P>::huge_pages();
-        let left = memory.frames().folios().lock_head(leaf.pfn).remove_maps(pages);
-        let kind = memory.frames().known(leaf.pfn).kind();
+        let folio = memory.frames().folios().lock_head(leaf.pfn);
+        if folio.folio().frame().word().flags().contains(FrameFlags::MLOCKED) {
+            // Reclaim sets the mark again where a mapping locks it. That of what nothing maps stays for ever.
+            memory.memcgs().folios().munlock(pin, &folio);
+        }
+        let (left, kind) = (folio.remove_maps(pages), folio.folio().kind());
+        drop(folio);
         self.tables.space().residency.pages_unmapped(Residency::of(kind, u64::from(pages)));
         self.tables.space().residency.table_gone();
         memory.frames().events().add(pin, VmEvent::ThpSplitPmd, 1);
