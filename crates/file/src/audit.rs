@@ -7,7 +7,7 @@ use crate::files::Files;
 use crate::shmem::ShmemPromise;
 use crate::store::{StoreViolation, Tag};
 use core::fmt;
-use quire_arch::{PAGE_SIZE, Pfn, Platform};
+use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
 use quire_frame::{FrameFlags, Frames};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
@@ -89,6 +89,14 @@ pub enum FileViolation {
         /// What is there.
         found: [u64; 2],
     },
+    /// Other pages of folios of the PMD's order are counted than there are.
+    #[error("{counted:?} pages of files, of shared memory are counted as huge; there are {found:?}")]
+    Huge {
+        /// What is counted.
+        counted: [u64; 2],
+        /// What is there.
+        found: [u64; 2],
+    },
     /// PagesOf are other pages than there are: of a file, or of all.
     #[error("{of}: {counted:?} pages are counted as cached, dirty, being written; there are {found:?}")]
     Counts {
@@ -159,6 +167,14 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
         let counted = [totals.shmem, totals.promised];
         if counted != shmem {
             report(FileViolation::Shmem { counted, found: shmem });
+        }
+        let (counted, mut found) = ([totals.huge, totals.shmem_huge], [0; 2]);
+        self.for_each_folio(|file, stored| {
+            let pages = if stored.order == Order::PMD { stored.order.pages() } else { 0 };
+            found[usize::from(file.is_shmem())] += pages;
+        });
+        if counted != found {
+            report(FileViolation::Huge { counted, found });
         }
     }
 
