@@ -1,10 +1,12 @@
 //! Three threads do random operations with the same shared memory, on swap devices of each kind. Each thread
-//! has a word of each page, whose value it knows; the last quarter of the pages is cut and punched meanwhile.
+//! has a word of each page, whose value it knows; the last quarter of the pages is cut, punched and allocated
+//! meanwhile. In pages, and in large folios of several sizes.
 
 use crate::common::*;
 use crate::disk::Disk;
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
 use quire_mm::file::{FileError, ShmemOwner};
+use quire_mm::proc::HugeFile;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -115,7 +117,11 @@ impl Thread<'_> {
             }
             18 => {
                 let _one = self.shared.size.lock().unwrap_or_else(PoisonError::into_inner);
-                file.set_size((KEPT + nth % (PAGES - KEPT + 1)) * PAGE).unwrap();
+                file.set_size((KEPT + nth % (PAGES - KEPT + 1)) * PAGE - value % 3 * 40).unwrap();
+                if value.is_multiple_of(4) {
+                    let hole = KEPT + nth % (PAGES - KEPT);
+                    file.allocate(hole * PAGE..PAGES * PAGE, true).unwrap();
+                }
             }
             19 => reclaim(machine, 1, 32),
             20 => {
@@ -188,11 +194,22 @@ impl Thread<'_> {
 }
 
 fn stress(technique: &str, on: On, is_limited: bool) {
+    for sizes in [&[][..], &["16kB", "64kB", "256kB"]] {
+        stress_of_sizes((technique, on), is_limited, sizes);
+    }
+}
+
+/// Shared memory comes in large folios of these sizes.
+fn stress_of_sizes((technique, on): (&str, On), is_limited: bool, sizes: &[&str]) {
     let machine: Machine = Setup::mib(16)
         .cpus(3)
         .reserve()
         .with(|memory| memory.techniques.set("swap", technique).unwrap())
         .build();
+    for size in sizes {
+        let file = HugeFile::find(&format!("hugepages-{size}/shmem_enabled")).unwrap();
+        file.write(machine.memory(), "always").unwrap();
+    }
     let device = Mutex::new(swap_on_this(&machine, on));
     let group = is_limited.then(|| memcg(&machine, "group", &[(Limit::Max, 150)]));
     let taken = Taken::default();
@@ -208,8 +225,12 @@ fn stress(technique: &str, on: On, is_limited: bool) {
     let shared = Shared { machine: &machine, file: &file, group, busy, size, device, on };
     on_cpus(&machine, 3, |number, cpu| {
         let space = &spaces[number];
-        let areas = [SHARED, MapFlags::empty()]
-            .map(|flags| space.mmap_file(&file_request(0, PAGES, RW, flags), &file).unwrap());
+        // Where folios are aligned in the mapping as in the file.
+        let areas =
+            [(SHARED, VirtAddr(1 << 30)), (MapFlags::empty(), VirtAddr(2 << 30))].map(|(flags, at)| {
+                let request = file_request(0, PAGES, RW, flags).at(at, flags | MapFlags::FIXED);
+                space.mmap_file(&request, &file).unwrap()
+            });
         let seed = 77 * number as u64 + 1;
         let mut thread = Thread {
             shared: &shared,
