@@ -54,21 +54,24 @@ pub(super) struct NewFolio<'c, 'm, P: Platform> {
 
 impl<'c, 'm, P: Platform> NewFolio<'c, 'm, P> {
     /// A folio for a file, charged: of the largest of `orders` that there is memory for without an effort, or
-    /// of order 0.
+    /// of order 0; so also where its owner has no space for the largest.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn allocate_folio(
         at: (&'m Memcgs<P>, &'c CachedFile<P>),
         LargeOrders { orders, drains }: LargeOrders,
         program: &Membership,
     ) -> Result<Self, PageError> {
-        let mut large = orders.iter().take_while(|order| *order > Order::ZERO);
-        let found = large.find_map(|order| {
+        for order in orders.iter().take_while(|order| *order > Order::ZERO) {
             let request = AllocRequest::new(order, SITE);
             let request = if drains { request } else { request.without_drain() };
-            let made = Self::allocate_charged(at, request, order, program);
-            made.inspect_err(|error| count_fallback(at, order, error)).ok()
-        });
-        found.map_or_else(|| Self::allocate_page(at, program), Ok)
+            match Self::allocate_charged(at, request, order, program) {
+                Ok(made) => return Ok(made),
+                // There is no space for it: as Linux, which takes a page then, and does not count that.
+                Err(PageError::File(_)) => break,
+                Err(error) => count_fallback(at, order, &error),
+            }
+        }
+        Self::allocate_page(at, program)
     }
 
     /// A page that the caller needs.

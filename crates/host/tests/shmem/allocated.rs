@@ -1,6 +1,7 @@
 //! Shared memory that is allocated ahead, and where it has holes.
 
 use crate::common::*;
+use quire_frame::FolioCounter;
 use quire_mm::file::{FileError, PageError, Seals, ShmemOwner};
 use quire_mm::proc::HugeFile;
 use std::sync::Arc;
@@ -212,4 +213,20 @@ fn allocations_beside_faults_and_holes_keep_the_counts() {
     file.punch(0..16 * PAGE, |_| Ok(())).unwrap();
     assert_eq!((room.0.load(Ordering::Relaxed), file.figures().cached), (12, 0));
     assert_audit(&machine);
+}
+
+/// As Linux 6.18 on a tmpfs with `huge=always` and `size=3m`: the first file has the first two MiB of it.
+#[test]
+fn a_page_is_made_where_there_is_no_room_for_a_large_folio() {
+    let machine = machine(32, 1);
+    HugeFile::find("shmem_enabled").unwrap().write(machine.memory(), "always").unwrap();
+    let room = Room(Arc::new(AtomicU64::new(768)));
+    let [first, second] = [0, 1].map(|_| machine.memory().create_shmem(room.clone(), 0).unwrap());
+    write_file(&first, 0, &vec![1; 512 * PAGE as usize]);
+    write_file(&second, 0, &[1]);
+    assert_eq!([&first, &second].map(|file| file.figures().cached), [512, 1]);
+    let fallbacks = |order| machine.memory().frames().events().folios(order, FolioCounter::ShmemFallback);
+    assert_eq!(Order::ALL.map(fallbacks), [0; Order::COUNT]);
+    second.allocate(0..256 * PAGE, true).unwrap();
+    assert_eq!((room.0.load(Ordering::Relaxed), second.figures().cached), (0, 256));
 }
