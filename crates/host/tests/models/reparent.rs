@@ -2,6 +2,8 @@
 
 use crate::machines::*;
 use crate::shmem::shared;
+use quire_frame::FrameFlags;
+use quire_memcg::{Begin, Most};
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
 
@@ -170,6 +172,38 @@ fn shuttle_a_page_changes_its_memcg_while_it_is_freed_lazily() {
             let folios = machine.memory().memcgs().folios();
             folios.take_in(None);
             assert_eq!(folios.subtree_sizes(MemcgId::ROOT)[LruList::InactiveFile as usize], 1);
+        });
+        assert_over(machine, space, above);
+    });
+}
+
+/// Without a swap device reclaim takes a page that was freed lazily off its list, and puts it back since it was
+/// written to. Then it is on a list of the memcg that it names.
+#[test]
+fn shuttle_a_page_changes_its_memcg_while_it_is_put_back() {
+    with_swap(2).slots(0).check(4 * SOME, |machine, space| {
+        let (above, old) = nested(space, machine, || written(machine, space, ADDR, PAGE, 1));
+        let folios = machine.memory().memcgs().folios();
+        let isolated = as_one_step(|| {
+            space.madvise(ADDR, PAGE, Advice::Free).expect("mapped");
+            folios.take_in(None);
+            let mut isolated = Vec::new();
+            let from = (old, NodeId::FIRST, LruList::InactiveFile);
+            let pin = machine.memory().platform().pin();
+            folios.isolate(&pin, from, (Begin::Oldest, Most::folios(1)), |_| true, &mut isolated);
+            // As where it is found dirty.
+            machine.memory().frames().known(isolated[0]).clear_flags(FrameFlags::LAZY_FREE);
+            machine.memory().remove_memcg(old).expect("no space is in it");
+            isolated[0]
+        });
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                as_cpu(machine, 0, || {
+                    folios.put_back(&machine.memory().platform().pin(), isolated, LruList::ActiveAnon, true);
+                    folios.release_folio(isolated);
+                });
+            });
+            scope.spawn(|| as_cpu(machine, 1, || machine.memory().swap().reparenting().free_numbers()));
         });
         assert_over(machine, space, above);
     });

@@ -95,12 +95,16 @@ impl<P: Platform> MemcgFolios<'_, P> {
         let mut held = None;
         for (head, list, front) in folios {
             let frame = map.known(head);
-            let Some(lists) = self.lists_of(frame) else { continue };
             // Another CPU may have listed it meanwhile: the one that sets the flag does. A thread that frees
             // it lazily after that finds that it is listed, and moves it.
             let before = match frame.set_flags(FrameFlags::LRU) {
                 Some(before) if !before.contains(FrameFlags::LRU) => before,
                 _ => continue,
+            };
+            // With the flag, without which its memcg may change: it may be on no list for another reason.
+            let Some(lists) = self.lists_of(frame) else {
+                frame.clear_flags(FrameFlags::LRU);
+                continue;
             };
             let (_, guard) = match held.take() {
                 Some((last, guard)) if core::ptr::eq(last, lists) => held.insert((last, guard)),

@@ -3,7 +3,7 @@
 //! A listed folio has [`FrameFlags::LRU`], and a label in its descriptor that says where it is: in a CPU's
 //! batch that no scan has taken in yet, or on a list of its memcg and node. Label and flag change under the
 //! lock of the folio's place, under both locks if it moves between places. So to take a folio a CPU reads the
-//! label, takes that lock, and reads again. A folio's memcg does not change while it is listed.
+//! label, takes that lock, and reads again. The memcg of a listed folio changes in the same way.
 
 mod label;
 mod node;
