@@ -9,6 +9,7 @@ use crate::folios::MemcgFolios;
 use crate::id::MemcgId;
 use crate::limit::{Limit, parse_limit, parse_size, parse_switch};
 use crate::lists::LruList;
+use crate::memcg::Memcg;
 use crate::numa::{NodePages, write_numa_stat};
 use crate::outcome::WriteOutcome;
 use crate::peak::MemcgPeak;
@@ -17,6 +18,7 @@ use crate::tree::MemcgTree;
 use core::fmt;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
 use quire_sync::atomic::Ordering;
+use quire_sync::atomic::raw::AtomicBool;
 
 /// The files.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -307,16 +309,24 @@ impl<P: Platform> MemcgFiles<'_, P> {
             File::Reclaim => parse_reclaim(text),
             File::Peak => Ok(self.reset_peak(&memcg.memory)),
             File::SwapPeak => Ok(self.reset_peak(&memcg.swap)),
-            File::OomGroup => {
-                memcg.oom_group.store(parse_switch(text)?, Ordering::Relaxed);
-                Ok(WriteOutcome::Done)
-            }
-            File::ZswapWriteback => {
-                memcg.zswap_writeback.store(parse_switch(text)?, Ordering::Relaxed);
-                Ok(WriteOutcome::Done)
-            }
+            File::OomGroup => self.set_switch(id, text, |memcg| &memcg.oom_group),
+            File::ZswapWriteback => self.set_switch(id, text, |memcg| &memcg.zswap_writeback),
             _ => Err(MemcgError::ReadOnly),
         }
+    }
+
+    fn set_switch(
+        self,
+        id: MemcgId,
+        text: &str,
+        switch: impl FnOnce(&Memcg<P>) -> &AtomicBool,
+    ) -> Result<WriteOutcome, MemcgError> {
+        let is_on = parse_switch(text)?;
+        let _pin = self.tree.frames.platform().pin();
+        // Against a removal, after which there are no switches.
+        let _registry = self.tree.registry.lock();
+        switch(self.tree.online(id)?).store(is_on, Ordering::Relaxed);
+        Ok(WriteOutcome::Done)
     }
 
     fn peak(self, counter: &PageCounter, since: Option<MemcgPeak>) -> u64 {

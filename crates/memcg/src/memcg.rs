@@ -11,8 +11,9 @@ use crate::protected::Protected;
 use crate::stat::MemcgStat;
 use core::fmt;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU16};
+use core::sync::atomic::{AtomicI64, AtomicPtr, AtomicU8, AtomicU16};
 use quire_arch::{MAX_NODES, NodeId, Platform};
+use quire_sync::atomic::raw::AtomicBool;
 use quire_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// In use: can be found, charged, and spaces can come.

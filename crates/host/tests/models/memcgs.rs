@@ -272,3 +272,30 @@ fn shuttle_a_killed_program_that_two_threads_move() {
         });
     });
 }
+
+/// A removed memcg has no switches. What it has on devices keeps it, and goes where the memcgs above allow.
+#[test]
+fn shuttle_a_switch_is_written_while_its_memcg_is_removed() {
+    with_swap(2).check(SOME, |machine, space| {
+        let (above, old) = nested(machine);
+        as_one_step(|| space.set_memcg(old)).expect("the memcg is there");
+        swapped(machine, space, ADDR, PAGE, 1);
+        as_one_step(|| space.set_memcg(MemcgId::ROOT)).expect("the root is there");
+        let memory = machine.memory();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                as_cpu(machine, 0, || {
+                    let written = memory.write_memcg_file(old, "memory.zswap.writeback", "0");
+                    assert!(matches!(written, Ok(_) | Err(MemcgError::NoMemcg)), "{written:?}");
+                });
+            });
+            scope.spawn(|| as_cpu(machine, 1, || memory.remove_memcg(old)).expect("no space is in it"));
+        });
+        as_one_step(|| {
+            assert_eq!(memory.memcgs().charges().swap_usage(old), 1, "it is kept");
+            assert!(memory.memcgs().zswap().writes_back(old), "a removed memcg has a switch");
+            space.madvise(ADDR, PAGE, Advice::DontNeed).expect("mapped");
+        });
+        assert_over(machine, &[old, above]);
+    });
+}
