@@ -26,8 +26,8 @@ impl<P: Platform> SwapReparenting<'_, P> {
         self.search(false);
     }
 
-    /// The numbers of memcgs are short: looks for what is left of removed ones, if any was removed since the
-    /// last time, and frees their numbers. Returns whether it did. Not pinned.
+    /// The numbers of memcgs are short: looks for what is left of removed ones, if there are any, and frees
+    /// their numbers. Returns whether it did. Not pinned.
     pub fn free_numbers(self) -> bool {
         let searched = self.search(true);
         if searched {

@@ -41,12 +41,13 @@ impl<'g, P: Platform> Reparenting<'g, P> {
     }
 
     /// Whether it is time to look for all that belongs to removed memcgs: after so many removals, or if it
-    /// is `wanted` and any memcg was removed since. The next time is counted from now then.
+    /// is `wanted` and there are any: what was busy the last time may be free. The next time is counted from
+    /// now then.
     pub fn begins_search(self, wanted: bool) -> bool {
         let _pin = self.tree.frames.platform().pin();
         let mut registry = self.tree.registry.lock();
-        let is_due = registry.removals >= DUE && u32::from(registry.removals_kept) >= DUE;
-        let begins = registry.removals > 0 && (is_due || wanted);
+        let kept = u32::from(registry.removals_kept);
+        let begins = if wanted { kept > 0 } else { registry.removals >= DUE && kept >= DUE };
         if begins {
             registry.removals = 0;
         }
