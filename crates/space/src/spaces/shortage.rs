@@ -241,7 +241,7 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
         if came.was_read {
             let pin = self.spaces.platform().pin();
             self.spaces.frames().events().add(&pin, VmEvent::Pgmajfault, 1);
-            self.spaces.memcgs().counters().add_stat(&pin, program.memcg(), MemcgStat::Pgmajfault, 1);
+            self.spaces.memcgs().programs().count(&pin, program, MemcgStat::Pgmajfault);
         }
         Ok(())
     }
