@@ -29,6 +29,9 @@ pub enum PageError {
     /// The file is one of another machine (`EBADF`).
     #[error("the file is another machine's")]
     OtherMachine,
+    /// The program was killed (`EINTR`).
+    #[error("the program was killed")]
+    Killed,
     /// The program's memory cannot be accessed (`EFAULT`).
     #[error("the program's memory cannot be accessed")]
     BadAddress,

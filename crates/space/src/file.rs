@@ -217,19 +217,24 @@ impl<'m, P: Platform> File<'m, P> {
     /// As there.
     #[doc(hidden)]
     pub fn allocate(&self, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
-        self.allocate_for(bytes, keep_size, &Membership::default())
+        self.allocate_for(bytes, keep_size, &Membership::default(), &|| false)
     }
 
-    /// [`allocate`](Self::allocate) for a program of this machine, whose memcg pays.
+    /// [`allocate`](Self::allocate) for a program of this machine, whose memcg pays, until it `is_killed`.
     pub(crate) fn allocate_for(
         &self,
         bytes: Range<u64>,
         keep_size: bool,
         program: &Membership,
+        is_killed: &dyn Fn() -> bool,
     ) -> Result<(), PageError> {
         let file = self.handle.file();
         let allocation = Allocation::new(self.spaces.page_cache(), file, &bytes)?;
-        let allocate = |index| self.with_reclaim(program, || allocation.allocate(index, program));
+        let allocate = |index| {
+            // What is freed by its death is not for it.
+            let end = || if is_killed() { Err(PageError::Killed) } else { Ok(()) };
+            self.with_reclaim(program, || end().and_then(|()| allocation.allocate(index, program)))
+        };
         let mut allocated = allocation.try_for_each(allocate);
         if allocated.is_ok() && !keep_size && bytes.end > file.size() {
             allocated = self.set_size(bytes.end);

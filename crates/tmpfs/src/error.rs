@@ -13,6 +13,9 @@ pub enum Error {
     /// There is no such name (`ENOENT`).
     #[error("there is no such name")]
     NotFound = 2,
+    /// The program was killed (`EINTR`).
+    #[error("the program was killed")]
+    Interrupted = 4,
     /// The bytes cannot be had (`EIO`).
     #[error("the bytes cannot be had")]
     Io = 5,
@@ -117,6 +120,7 @@ impl From<PageError> for Error {
             PageError::Sealed => Self::NotPermitted,
             // No call returns that a page is swapped out.
             PageError::Swapped(_) => Self::Io,
+            PageError::Killed => Self::Interrupted,
             PageError::BadAddress => Self::BadAddress,
             PageError::NoMemory(_) | PageError::OverLimit(_) => Self::NoMemory,
         }

@@ -186,6 +186,20 @@ fn the_memcg_of_the_caller_pays_for_what_is_allocated_and_no_more_than_it_may() 
     assert_eq!((usage(&small, group), file.figures().cached), (0, 40), "the root pays without a program");
 }
 
+/// Hazard: what the death of a program was to free goes to a call of the same program.
+#[test]
+fn a_killed_program_allocates_no_more() {
+    let machine = Setup::mib(32).overcommit().build();
+    let (_cpu, group, space) = in_memcg(&machine, "group", &[]);
+    let file = memfd(&machine, 8);
+    space.files().allocate(&file, 0..4 * PAGE, false).unwrap();
+    assert!(space.oom().kill());
+    let killed = space.files().allocate(&file, 4 * PAGE..64 * PAGE, false);
+    assert_eq!(killed, Err(PageError::Killed));
+    assert_eq!((usage(&machine, group), file.figures().cached, file.size()), (4, 4, 8 * PAGE));
+    assert_audit(&machine);
+}
+
 /// Two threads allocate, use, cut and free the same pages; nothing is counted twice.
 #[test]
 fn allocations_beside_faults_and_holes_keep_the_counts() {

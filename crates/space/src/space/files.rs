@@ -35,13 +35,14 @@ impl<P: Platform> SpaceFiles<'_, P> {
     /// # Errors
     ///
     /// [`PageError::OtherMachine`], [`PageError::NotSupported`], [`PageError::TooLarge`],
-    /// [`PageError::Sealed`]; or there is no memory, or no space: then what was allocated and is not used
-    /// is given back.
+    /// [`PageError::Sealed`]; or there is no memory, or no space, or [`PageError::Killed`]: then what was
+    /// allocated and is not used is given back.
     pub fn allocate(self, file: &File<'_, P>, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
         if !file.is_of(self.space.spaces) {
             return Err(PageError::OtherMachine);
         }
-        file.allocate_for(bytes, keep_size, &self.space.core().tables.membership)
+        let core = self.space.core();
+        file.allocate_for(bytes, keep_size, &core.tables.membership, &|| core.is_killed())
     }
 
     /// Makes these bytes zeros (`fallocate` with PUNCH_HOLE or ZERO_RANGE, and KEEP_SIZE). They may be past
