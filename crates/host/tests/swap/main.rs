@@ -23,6 +23,7 @@ mod paging;
 mod partly_mapped;
 mod protection;
 mod refault;
+mod removed_beside;
 mod removed_memcg;
 mod reparented;
 mod slow_device;
