@@ -60,6 +60,8 @@ differences! {
     LazySplit = "lazy-split",
     /// The host's Linux has no guard pages, or does not mark mappings that may have some.
     GuardPages = "guard-pages",
+    /// A hole within the first page of shared memory unmaps all of it that is behind the hole: a length wraps.
+    FirstPageHole = "first-page-hole",
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible = "low-eligible",
 }

@@ -266,6 +266,21 @@ impl Past {
         known.inspect(|&known| self.count(known))
     }
 
+    /// Whether Linux has unmapped pages at an operation, of any process, that stay mapped on Quire.
+    pub(crate) fn has_unmapped_more(&mut self, call: Call, args: [u64; 6], outcome: Outcome) -> bool {
+        let [descriptor, mode, offset, len, ..] = args;
+        let in_memory = memfd_at(descriptor).is_some() || !self.file.is_on_disk();
+        let known = call == Call::Fallocate
+            && outcome == Outcome::Value(0)
+            && in_memory
+            && mode & FALLOC_FL_PUNCH_HOLE != 0
+            && offset + len < PAGE_SIZE;
+        if known {
+            self.count(KnownDifference::FirstPageHole);
+        }
+        known
+    }
+
     /// Notes an operation that was made.
     pub(crate) fn note(&mut self, call: Call, args: [u64; 6], outcome: Outcome, before: &Observation) {
         const DONTNEED: [u64; 2] = [MADV_DONTNEED, MADV_DONTNEED_LOCKED];

@@ -297,6 +297,9 @@ impl<'m> Course<'m> {
             self.past.count(KnownDifference::FilePages);
             return Compared::Known;
         }
+        if self.past.has_unmapped_more(*call, args, outcome) {
+            return Compared::Known;
+        }
         self.past.note(*call, args, outcome, before);
         match wanted {
             Some(wanted) => self.look(made, wanted, linux, quire),
