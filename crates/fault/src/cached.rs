@@ -304,6 +304,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         }
         if fault.is_write() {
             flags |= LeafFlags::WRITE | LeafFlags::DIRTY;
+            if self.file.is_shmem() {
+                self.file.mark_dirty(tables.memory().frames(), folio.head());
+            }
         }
         tables.space().residency.pages_mapped(Residency::of(folio.frame().kind(), u64::from(pages)));
         let pfn = folio.frame_of(page);

@@ -273,7 +273,7 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
             return Some(FileViolation::Folio { file: number, page, head });
         }
         // Shared memory is dirty without a tag.
-        let is_dirty = flags.contains(FrameFlags::DIRTY) != file.is_shmem();
+        let is_dirty = flags.contains(FrameFlags::DIRTY) && !file.is_shmem();
         let of_flags = [
             (Tag::Dirty, is_dirty),
             // Shared memory is written by swap devices.

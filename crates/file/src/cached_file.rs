@@ -345,7 +345,11 @@ impl<P: Platform> CachedFile<P> {
     /// has locked. May be called pinned, under the lock of a table.
     pub fn mark_dirty(&self, frames: &Frames<P>, head: Pfn) -> bool {
         if self.is_shmem() {
-            // It is dirty for good, and without a tag.
+            // From now on it is dirty for good, without a tag.
+            let frame = frames.known(head);
+            if !frame.word().flags().contains(FrameFlags::DIRTY) {
+                frame.set_flags(FrameFlags::DIRTY);
+            }
             return false;
         }
         self.with_store(frames, |store| {

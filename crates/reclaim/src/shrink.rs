@@ -4,16 +4,16 @@
 //! Each is under its folio lock from the first step to the last. A failed folio stays in memory: in the swap
 //! cache, mapped or not, and on an LRU list.
 
+mod shmem;
+
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
-use quire_file::{CachedFile, KeptFolio};
+
 use quire_frame::{
     FolioCounter, FolioGuard, Frame, FrameChain, FrameFlags, FrameState, HeldParts, Kind, VmEvent,
 };
 use quire_memcg::{LruList, MemcgId, MemcgStat, UnevictableFolios};
-use quire_pageout::{
-    LockFound, UnmapBatch, Unmapped, referenced, unmap_cached, unmap_to_discard, unmap_to_swap,
-};
+use quire_pageout::{LockFound, UnmapBatch, Unmapped, referenced, unmap_to_discard, unmap_to_swap};
 use quire_space::Spaces;
 use quire_swap::{IoState, NoSlots, Shadow};
 
@@ -155,7 +155,7 @@ fn unmap<'s, P: Platform>(
     match frame.kind() {
         Kind::Anonymous => {}
         Kind::Shmem => {
-            return unmap_shmem(spaces, Ready { head, guard }, (pressure, may_wait), batch, parts);
+            return shmem::unmap_shmem(spaces, Ready { head, guard }, (pressure, may_wait), batch, parts);
         }
         _ => return Err(Fate::Keep.into()),
     }
@@ -205,85 +205,6 @@ fn unmap<'s, P: Platform>(
     drop(guard);
     leave_if_unnamed(spaces, head);
     Err(fate.into())
-}
-
-/// The first half for a folio of shared memory. It is in the swap cache and in that of its file together
-/// until the second half.
-// As for `write_and_free_all`.
-#[inline(never)]
-fn unmap_shmem<'s, P: Platform>(
-    spaces: &'s Spaces<P>,
-    folio: Ready<'s, P>,
-    (pressure, may_wait): (Pressure, bool),
-    batch: &mut UnmapBatch<'s, P>,
-    parts: &mut HeldParts,
-) -> Result<Ready<'s, P>, Refusal> {
-    let head = folio.head;
-    let frame = spaces.frames().known(head);
-    let is_in_swap_cache = || frame.word().flags().contains(FrameFlags::SWAP_CACHE);
-    if is_in_swap_cache() && spaces.swap().cache().remove_unnamed(head) {
-        // Nothing names its slot: its file has it, or has lost it. The caller has a reference.
-        spaces.memcgs().folios().release_folio(head);
-    }
-    if !spaces.frames().folio(head).is_in_file_cache() {
-        // The file has its slot; or it is being freed by its last user, who takes it off its list.
-        return if is_in_swap_cache() { Ok(folio) } else { Err(Fate::Keep.into()) };
-    }
-    if is_in_swap_cache() {
-        return Err(Fate::Keep.into());
-    }
-    // SAFETY: the folio is locked.
-    let file = unsafe { CachedFile::<P>::of_folio(spaces.frames(), head) };
-    if let Some(kept) = file.map(|file| KeptFolio::new(file, head)).filter(KeptFolio::is_kept) {
-        let pin = spaces.platform().pin();
-        // As in Linux, which activates it first.
-        spaces.swap().io().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
-        spaces.memcgs().folios().put_back(&pin, head, LruList::InactiveAnon, true);
-        // While the folio is locked, so that it is the file's.
-        kept.cull(spaces.memcgs(), &pin);
-        return Err(Fate::Listed.into());
-    }
-    if pressure != Pressure::Madvise && frame.as_folio().maps() > 0 {
-        check_referenced(spaces, head, &folio.guard)?;
-    }
-    let mut is_unmapped = false;
-    while let Err(why) = ask_for_slots(spaces, head, may_wait)? {
-        if !is_to_be_split(spaces, head, why) {
-            return Err(Fate::Activate.into());
-        }
-        if !may_wait {
-            return Err(Refusal::NotYet);
-        }
-        count_fallback(spaces, head);
-        if let Some(fate) = unmap_or_stay(batch, head) {
-            batch.flush();
-            return Err(fate.into());
-        }
-        // A split is of what no TLB has.
-        batch.flush();
-        is_unmapped = true;
-        if !spaces.page_cache().shmem().split_isolated(head, parts) {
-            return Err(Fate::Activate.into());
-        }
-    }
-    match if is_unmapped { None } else { unmap_or_stay(batch, head) } {
-        None => Ok(folio),
-        Some(fate) => {
-            batch.flush();
-            drop(folio);
-            leave_if_unnamed(spaces, head);
-            Err(fate.into())
-        }
-    }
-}
-
-/// Unmaps a folio of shared memory, or returns what becomes of it.
-fn unmap_or_stay<P: Platform>(batch: &mut UnmapBatch<'_, P>, head: Pfn) -> Option<Fate> {
-    match unmap_cached(batch, head) {
-        Unmapped::All => None,
-        Unmapped::Locked => Some(Fate::Keep),
-        Unmapped::Pinned | Unmapped::Busy | Unmapped::Dirty => Some(Fate::Activate),
-    }
 }
 
 /// Whether pages of a large folio are needed by no program. They are freed first, referenced or not, and
@@ -435,11 +356,13 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
     let pages = spaces.frames().folio(head).order().pages();
     if frame.kind() == Kind::Shmem
         && spaces.frames().folio(head).is_in_file_cache()
-        && !spaces.page_cache().shmem().page_out(head)
+        && !shmem::leave_file(spaces, head)
     {
         // Another thread uses it.
         drop(guard);
-        leave_if_unnamed(spaces, head);
+        if frame.word().flags().contains(FrameFlags::SWAP_CACHE) {
+            leave_if_unnamed(spaces, head);
+        }
         put_back(spaces, head, &Fate::Activate);
         return 0;
     }
@@ -522,6 +445,14 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     let events = spaces.frames().events();
     let pages = spaces.frames().folio(head).order().pages();
     let mut locked = frame.word().flags().contains(FrameFlags::MLOCKED);
+    if !memcgs.folios().lists_anonymous() {
+        // It was on no list. Who begins to list finds it.
+        if matches!(fate, Fate::Activate) {
+            spaces.swap().io().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
+        }
+        memcgs.folios().release_folio(head);
+        return;
+    }
     {
         let pin = spaces.platform().pin();
         match fate {

@@ -104,6 +104,9 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
         }
         if fault.is_write() {
             flags |= LeafFlags::WRITE | LeafFlags::DIRTY;
+            if self.file.is_shmem() {
+                self.file.mark_dirty(tables.memory().frames(), folio.head());
+            }
         }
         let leaf = Leaf { pfn: folio.head(), flags };
         let installed = {

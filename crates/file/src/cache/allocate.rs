@@ -75,11 +75,18 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
         let unused = UnusedPages::of(file);
         let behind = index.get() + 1;
         if !file.is_hole(cache.frames(), index) && !unused.has(cache.frames(), index) {
-            return Ok(behind);
+            // What was only read would become a hole again where memory is short.
+            if let Ok(Some(folio)) = cache.lock_cached(file, index) {
+                file.mark_dirty(cache.frames(), folio.head());
+            }
+            if !file.is_hole(cache.frames(), index) {
+                return Ok(behind);
+            }
         }
         let orders = NewFolioOrders::of(file).written(index, pages.bytes().end);
         let wanted = Wanted { index, large: LargeOrders::of(orders), fill: Fill::ByCaller };
         let made = cache.obtain(file, wanted, program, |folio, came| {
+            file.mark_dirty(cache.frames(), folio.head());
             match came {
                 // No thread has used it: the folio is locked.
                 Came::Zeros => unused.mark(cache.frames(), folio.start()),

@@ -132,7 +132,10 @@ impl<'c, 'm, P: Platform> NewFolio<'c, 'm, P> {
         // named.
         let mut marks = FrameFlags::SHARED_BY_NAME;
         if file.is_shmem() {
-            marks |= FrameFlags::DIRTY;
+            // Where a fault for reading makes it, it is a hole as long as it is not written to.
+            if fill == Fill::ByCaller {
+                marks |= FrameFlags::DIRTY;
+            }
         } else if fill == Fill::Read {
             marks |= FrameFlags::READING;
         }

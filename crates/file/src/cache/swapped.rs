@@ -125,6 +125,8 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         };
         let Some(_shared) = file.invalidate.try_read(self.0.platform()) else { return false };
         let is_swapped = file.with_store(frames, |store| {
+            // Pairs with that of a fast pin: it is found here, or finds that the entry is gone.
+            fence(Ordering::SeqCst);
             if frame.refs() != ALONE || frame.as_folio().maps() != 0 {
                 return false;
             }
@@ -138,7 +140,8 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
             }
             self.0.swap.counts().add_counts(SlotId::from_raw(payload.get()), order.pages() as u32);
             frame.as_folio().set_owner(OwnerWord::NONE);
-            frame.clear_flags(FrameFlags::SHARED_BY_NAME);
+            // No device has it yet.
+            frame.change_flags(FrameFlags::DIRTY, FrameFlags::SHARED_BY_NAME);
             true
         });
         if is_swapped {
@@ -151,16 +154,59 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         is_swapped
     }
 
-    /// Takes a locked folio out of the swap cache, if it is there for a slot that nothing names and is not
-    /// being written.
-    pub(super) fn leave_swap_cache(self, folio: &LockedFolio<'_, P>) {
-        let flags = folio.frame().word().flags();
-        if flags & (FrameFlags::SWAP_CACHE | FrameFlags::WRITEBACK) == FrameFlags::SWAP_CACHE
-            && self.0.swap.cache().remove_unnamed(folio.head())
-        {
-            // The swap cache's; the caller's is still there.
-            self.0.memcgs.folios().release_folio(folio.head());
+    /// Takes the folio at `head`, which is zeros, out of the cache of its file, which has a hole there then,
+    /// and the owner its pages back. Otherwise as [`page_out`](Self::page_out), for one that is in no swap
+    /// cache and not dirty.
+    pub fn leave_hole(self, head: Pfn) -> bool {
+        let (frames, frame) = (self.0.frames(), self.0.frames().known(head));
+        // SAFETY: the caller has the folio lock.
+        let Some(file) = (unsafe { CachedFile::of_folio(frames, head) }) else { return false };
+        let order = frame.word().order();
+        let Some(index) = PageIndex::new(frame.as_folio().index()) else { return false };
+        // The file does not end as long as it is held.
+        let Some(_shared) = file.invalidate.try_read(self.0.platform()) else { return false };
+        let is_gone = file.with_store(frames, |store| {
+            // As in `page_out`.
+            fence(Ordering::SeqCst);
+            let is_dirty = frame.word().flags().contains(FrameFlags::DIRTY);
+            if frame.refs() != UNCACHED || frame.as_folio().maps() != 0 || is_dirty {
+                return false;
+            }
+            UnusedPages::of(file).unmark(store, index);
+            store.remove(index);
+            frame.as_folio().set_owner(OwnerWord::NONE);
+            frame.clear_flags(FrameFlags::SHARED_BY_NAME);
+            true
+        });
+        if is_gone {
+            file.count_gone(self.0.memcgs, head, order);
+            // The cache's. The caller has one.
+            let last = frame.put(1);
+            debug_assert!(!last, "{head:?} is the caller's");
+            file.give_back_pages(order.pages());
         }
+        is_gone
+    }
+
+    /// As [`leaves_swap_cache`](Self::leaves_swap_cache).
+    pub(super) fn leave_swap_cache(self, folio: &LockedFolio<'_, P>) {
+        let _ = self.leaves_swap_cache(folio.head());
+    }
+
+    /// Takes the folio at `head`, which the caller has locked, out of the swap cache, if it is there for a
+    /// slot that nothing names and is not being written. Returns whether it is in none. The caller has a
+    /// reference.
+    pub fn leaves_swap_cache(self, head: Pfn) -> bool {
+        let flags = self.0.frames().known(head).word().flags();
+        if !flags.contains(FrameFlags::SWAP_CACHE) {
+            return true;
+        }
+        let leaves = !flags.contains(FrameFlags::WRITEBACK) && self.0.swap.cache().remove_unnamed(head);
+        if leaves {
+            // The swap cache's; the caller's is still there.
+            self.0.memcgs.folios().release_folio(head);
+        }
+        leaves
     }
 
     /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out; but
@@ -250,10 +296,10 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
     }
 
     /// Splits the large folio at `head` into pages. The caller has its lock and a reference, which are to the
-    /// first page then, and has taken it off its list; nothing maps it. References to the others enter
-    /// `parts`. Returns false, and changes nothing, where others have references, memory is short, or another
-    /// thread removes pages of the file.
-    pub fn split_isolated(self, head: Pfn, parts: &mut HeldParts) -> bool {
+    /// first page then; nothing maps it. If the caller has taken it off its list, references to the others
+    /// enter `parts`. Returns false, and changes nothing, where others have references, memory is short, or
+    /// another thread removes pages of the file.
+    pub fn split(self, head: Pfn, parts: Option<&mut HeldParts>) -> bool {
         let frames = self.0.frames();
         // SAFETY: the caller has the folio lock.
         let Some(file) = (unsafe { CachedFile::of_folio(frames, head) }) else { return false };
@@ -285,9 +331,11 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
             }
         }
         file.count_split(self.0.memcgs, head, order);
-        for part in (1..order.pages()).map(|nth| head.offset(nth)) {
-            if frames.known(part).get(1) && !parts.add(part) {
-                self.0.memcgs.folios().release_folio(part);
+        if let Some(parts) = parts {
+            for part in (1..order.pages()).map(|nth| head.offset(nth)) {
+                if frames.known(part).get(1) && !parts.add(part) {
+                    self.0.memcgs.folios().release_folio(part);
+                }
             }
         }
         let pin = self.0.platform().pin();

@@ -264,3 +264,33 @@ fn shuttle_a_page_out_against_a_mapping_in_transit() {
         });
     });
 }
+
+/// A page that was only read is paged out while two programs write to it for the first time, one through the
+/// entry that it has, and one of them unmaps it: no write is lost.
+#[test]
+fn shuttle_a_page_that_was_only_read_is_dropped_beside_its_first_write() {
+    with_swap(3).check(SOME, |machine, space| {
+        as_one_step(|| {
+            let request = MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(PAGE, RW) };
+            space.mmap(&request.at(ADDR, MapFlags::FIXED)).expect("there is memory enough");
+        });
+        let child = fork(space);
+        as_one_step(|| assert_eq!([space, &*child].map(|space| read(machine, 0, space, ADDR)), [0, 0]));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                write(machine, 0, space, VirtAddr(ADDR.0 + 8), 7);
+                assert_eq!(read(machine, 0, space, VirtAddr(ADDR.0 + 8)), 7, "a lost write");
+            });
+            spawn_on(scope, machine, 1, &child, |program| {
+                program.write_u64(VirtAddr(ADDR.0 + 16), 8).expect("mapped");
+                child.munmap(ADDR, PAGE).expect("it is mapped");
+            });
+            scope.spawn(|| {
+                reclaim(machine, 2);
+                reclaim(machine, 2);
+            });
+        });
+        let seen = as_one_step(|| [0, 8, 16].map(|at| read(machine, 0, space, VirtAddr(ADDR.0 + at))));
+        assert_eq!(seen, [0, 7, 8], "a lost write");
+    });
+}

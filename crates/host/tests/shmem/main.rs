@@ -8,6 +8,7 @@ mod common;
 #[path = "../common/disk.rs"]
 mod disk;
 
+mod advised;
 mod allocated;
 mod counted;
 mod large;

@@ -48,11 +48,12 @@ impl<'m> Visitor<'m> {
         self.space.set_memcg(one).unwrap();
         if nth.is_multiple_of(STAYS) {
             write(self.cpu, &self.space, here, nth + 1);
+        } else if pages_out {
+            // One that is only read is no page any more.
+            write(self.cpu, &self.space, here, 0);
+            self.space.madvise(here, PAGE, Advice::PageOut).unwrap();
         } else {
             read(self.cpu, &self.space, here);
-            if pages_out {
-                self.space.madvise(here, PAGE, Advice::PageOut).unwrap();
-            }
         }
         self.space.set_memcg(MemcgId::ROOT).unwrap();
         memory.remove_memcg(one).unwrap();

@@ -1,14 +1,16 @@
 //! Deactivating or reclaiming pages at a program's request (MADV_COLD, MADV_PAGEOUT).
 
-use super::{cut_own, split_own};
+use super::{cut_own, split_own, split_own_shared};
 use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::{Entry, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{FrameFlags, HeadGuard, VmEvent};
+use quire_file::ShmemPages;
+use quire_frame::{FrameFlags, HeadGuard, Kind, VmEvent};
 use quire_memcg::MemcgStat;
 use quire_pagetable::{HugeSlot, LockedTable, Tables, WalkEntry, WalkStep, Walker};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::Thp;
+use quire_vma::{Rmap, Vma};
 
 /// What happens to the pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +45,10 @@ pub struct Cold<'s, P: Platform, B, F, E> {
     pub tables: Tables<'s, P>,
     /// Large folios, to split them.
     pub thp: Thp<'s, P>,
+    /// Shared memory, to split its large folios.
+    pub shmem: ShmemPages<'s, P, Vma>,
+    /// Who maps it.
+    pub rmap: Rmap<'s, P>,
     /// Whether the pages are reclaimed at once.
     pub way: Ageing,
     /// Tells other threads, as long as what it returns lives, that folios are off their lists, and about to
@@ -70,7 +76,7 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
             }
             match place {
                 WalkEntry::Huge(slot) if part != self.tables.slot_range(slot) => {
-                    return cut_own(&self.tables, slot);
+                    return self.cut_huge(slot, &mut aged);
                 }
                 WalkEntry::Huge(slot) => self.age_huge(slot, &mut aged),
                 WalkEntry::Table(table) => self.age_table(table, part, &mut aged),
@@ -92,7 +98,33 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
     /// lock, whose holder may be waiting for what was collected.
     fn send_and_split(&self, aged: &mut Aged<G>, head: Pfn) {
         self.send(aged);
-        split_own(self.thp, &self.tables, head);
+        if self.tables.memory().frames().known(head).kind() == Kind::Shmem {
+            split_own_shared((self.shmem, self.rmap), &self.tables, head);
+        } else {
+            split_own(self.thp, &self.tables, head);
+        }
+    }
+
+    /// Only a part of a PMD leaf is in the range: as [`cut_own`]. One of shared memory is split as a folio.
+    fn cut_huge(&self, slot: HugeSlot, aged: &mut Aged<G>) -> WalkStep {
+        let shared = {
+            let pin = self.tables.pin();
+            let locked = self.tables.lock_slot(&pin, slot);
+            Tables::<P>::huge_leaf(&locked, slot).and_then(|leaf| {
+                let folio = self.tables.memory().frames().folios().lock_head(leaf.pfn);
+                let alone = folio.folio().kind() == Kind::Shmem
+                    && !leaf.flags.contains(LeafFlags::SPECIAL)
+                    && folio.maps() == Tables::<P>::huge_pages();
+                (alone && folio.folio().frame().get(1)).then_some(folio.folio().head())
+            })
+        };
+        match shared {
+            Some(head) => {
+                self.send_and_split(aged, head);
+                WalkStep::Next
+            }
+            None => cut_own(&self.tables, slot),
+        }
     }
 
     fn age_huge(&self, slot: HugeSlot, aged: &mut Aged<G>) {
@@ -177,11 +209,6 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
                 index += pages;
                 continue;
             }
-            if folio.folio().kind().is_of_file() && (pages as u64) < all {
-                // It is not cut.
-                index += pages;
-                continue;
-            }
             if (pages as u64) < all {
                 if split_at != Some(index) && folio.folio().frame().get(1) {
                     return Some(Stop::Split(index, folio.folio().head()));
@@ -230,7 +257,10 @@ impl<P: Platform, G, B: Fn() -> G, F: Fn(&mut dyn Iterator<Item = Pfn>), E: Fn()
                 aged.under_way.get_or_insert_with(&self.begin);
                 // One with as many references as can be stays on its list.
                 if frame.get(1) {
-                    if memcgs.folios().unlist_folio(pin, head) {
+                    // Where nothing is listed, shared memory is unmapped all the same.
+                    let is_unlisted =
+                        folio.folio().kind() == Kind::Shmem && !memcgs.folios().lists_anonymous();
+                    if is_unlisted || memcgs.folios().unlist_folio(pin, head) {
                         aged.folios.push(head);
                     } else {
                         // Another thread has isolated it already. The mapping's reference is left.

@@ -258,7 +258,9 @@ fn age<P: Platform>(writer: &MmapWriter<'_, P>, part: VirtRange, way: Ageing) {
         writer.spaces.reclaim().page_out(writer.spaces, folios);
     };
     let gives_up = || writer.core.is_killed();
-    Cold { tables: writer.tables(), thp: writer.spaces.thp(), way, begin, page_out, gives_up }.age(part);
+    let spaces = writer.spaces;
+    let (thp, shmem, rmap) = (spaces.thp(), spaces.page_cache().shmem(), spaces.rmap());
+    Cold { tables: writer.tables(), thp, shmem, rmap, way, begin, page_out, gives_up }.age(part);
 }
 
 fn advise_part<'s, P: Platform>(
