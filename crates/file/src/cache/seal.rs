@@ -148,7 +148,8 @@ impl<'c, 'm, P: Platform, V: Mapping> Sealing<'c, 'm, P, V> {
                 P::relax(attempt);
                 attempt = attempt.saturating_add(1);
             }
-            is_pinned |= cache.frames().folio(folio.head()).may_be_pinned();
+            // A fast pin finds that the entry is gone, or is found here.
+            is_pinned |= cache.frames().folio(folio.head()).may_be_pinned_after_unmap();
         });
         is_pinned
     }

@@ -1,9 +1,13 @@
 //! Fast pins, which find tables without the mmap lock, against what frees, moves and shares them.
 
+use crate::common::file_request;
 use crate::machines::*;
 use crate::table_setup::{ADDR, ELSEWHERE, FEW, SOME, drop_all, reap, roomy, roomy_with_leaves, written};
+use quire_mm::file::{File, Seals};
+use quire_mm::proc::HugeFile;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
+use std::mem::ManuallyDrop;
 
 /// Pins the page at `ADDR` without a lock while `others` runs on CPU 1, which maps `ELSEWHERE` and writes 9
 /// there. What the device writes to its page in the end must not be another owner's memory.
@@ -175,6 +179,130 @@ fn shuttle_a_fast_pin_against_a_copy_on_write() {
                 assert_eq!(device_reads(machine, pinned), 7, "device and program use different pages");
             }
             drop(pinned);
+        });
+    });
+}
+
+/// A file of shared memory of one page that has 1, mapped at [`ADDR`].
+fn shared<'m>(
+    machine: &'m Machine,
+    space: &HostSpace<'_>,
+    pages: u64,
+) -> ManuallyDrop<File<'m, HostPlatform>> {
+    ManuallyDrop::new(as_one_step(|| {
+        let file = machine.memory().create_shmem((), pages * PAGE).expect("there is memory enough");
+        let request = file_request(0, pages, RW, MapFlags::SHARED).at(ADDR, MapFlags::FIXED);
+        space.mmap_file(&request, &file).expect("there is memory enough");
+        (0..pages).for_each(|at| write(machine, 0, space, VirtAddr(ADDR.0 + at * PAGE), 1));
+        file
+    }))
+}
+
+/// Hazard: a device writes to memory that is sealed against writes.
+#[test]
+fn shuttle_a_fast_pin_of_shared_memory_against_a_seal() {
+    with_swap(3).slots(0).check(SOME, |machine, space| {
+        let file = shared(machine, space, 1);
+        let sealed = Fact::default();
+        thread::scope(|scope| {
+            spawn_on(scope, machine, 0, space, |_| {
+                for _ in 0..2 {
+                    let Some(pinned) = space.pin_page_fast(ADDR, Access::Write) else { continue };
+                    assert!(!sealed.is_told(), "a device can write after the seal");
+                    thread::yield_now();
+                    assert!(!sealed.is_told(), "a device can write after the seal");
+                    drop(pinned);
+                }
+            });
+            spawn_on(scope, machine, 1, space, |_| space.munmap(ADDR, PAGE).expect("a mapping can go"));
+            scope.spawn(|| {
+                as_cpu(machine, 2, || {
+                    if (0..4).any(|_| file.add_seals(Seals::WRITE).is_ok()) {
+                        sealed.tell();
+                    }
+                });
+            });
+        });
+        as_one_step(|| drop(ManuallyDrop::into_inner(file)));
+    });
+}
+
+/// Hazard: what a device writes to a page that is paged out is lost.
+#[test]
+fn shuttle_a_fast_pin_of_shared_memory_against_page_out() {
+    with_swap(2).check(SOME, |machine, space| {
+        let file = shared(machine, space, 1);
+        let mut pinned = None;
+        thread::scope(|scope| {
+            scope.spawn(|| pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(ADDR, Access::Write)));
+            scope.spawn(|| on_cpu(machine, 1, space, |_| page_out(space, ADDR, PAGE)));
+        });
+        as_one_step(|| {
+            let expected = if let Some(pinned) = &pinned {
+                device_writes(machine, pinned, 5);
+                5
+            } else {
+                1
+            };
+            assert_eq!(read(machine, 1, space, ADDR), expected, "what a device has written is lost");
+            drop(pinned);
+            page_out(space, ADDR, PAGE);
+            assert_eq!(read(machine, 1, space, ADDR), expected, "what a device has written is lost");
+            space.munmap(ADDR, PAGE).expect("a mapping can go");
+            drop(ManuallyDrop::into_inner(file));
+        });
+    });
+}
+
+/// The page leaves its file, and its frame is reused.
+#[test]
+fn shuttle_a_fast_pin_of_shared_memory_against_truncation() {
+    with_swap(2).slots(0).check(SOME, |machine, space| {
+        let file = shared(machine, space, 1);
+        written(machine, space, ELSEWHERE, 2 * PAGE, 1);
+        as_one_step(|| space.madvise(ELSEWHERE, PAGE, Advice::DontNeed)).expect("cannot fail");
+        pin_against(machine, space, || {
+            as_cpu(machine, 1, || {
+                file.set_size(0).expect("a file can be empty");
+                file.set_size(PAGE).expect("a file can have a page");
+            });
+            on_cpu(machine, 1, space, |_| space.fault(ELSEWHERE, Access::Write)).expect("mapped");
+            as_one_step(|| write(machine, 1, space, ELSEWHERE, 9));
+        });
+        as_one_step(|| {
+            assert_eq!(read(machine, 0, space, ADDR), 0, "the file has a page that was cut off");
+            space.munmap(ADDR, PAGE).expect("a mapping can go");
+            drop(ManuallyDrop::into_inner(file));
+        });
+    });
+}
+
+/// A hole cuts a large folio of which a page is pinned: the pin is of one page that the file has, or had.
+#[test]
+fn shuttle_a_fast_pin_against_the_split_of_shared_memory() {
+    with_swap(2).slots(0).check(SOME, |machine, space| {
+        as_one_step(|| {
+            let switch = HugeFile::find("hugepages-16kB/shmem_enabled").expect("there is one");
+            switch.write(machine.memory(), "always").expect("that can be set");
+        });
+        let file = shared(machine, space, 4);
+        let at = VirtAddr(ADDR.0 + 2 * PAGE);
+        let mut pinned = None;
+        thread::scope(|scope| {
+            scope.spawn(|| pinned = on_cpu(machine, 0, space, |_| space.pin_page_fast(at, Access::Write)));
+            scope.spawn(|| as_cpu(machine, 1, || file.punch(PAGE..2 * PAGE, |_| Ok(())).expect("a hole")));
+        });
+        as_one_step(|| {
+            if let Some(pinned) = &pinned {
+                device_writes(machine, pinned, 5);
+                assert_eq!(read(machine, 0, space, at), 5, "the program lost the page that is pinned");
+            }
+            drop(pinned);
+            let seen = [0, 1, 3].map(|nth| read(machine, 0, space, VirtAddr(ADDR.0 + nth * PAGE)));
+            assert_eq!(seen, [1, 0, 1]);
+            audit(machine);
+            space.munmap(ADDR, 4 * PAGE).expect("a mapping can go");
+            drop(ManuallyDrop::into_inner(file));
         });
     });
 }

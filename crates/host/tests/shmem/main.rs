@@ -13,6 +13,7 @@ mod allocated;
 mod counted;
 mod large;
 mod mapped;
+mod pins;
 mod removed_memcgs;
 mod seals;
 mod segments;

@@ -9,6 +9,9 @@
 //!   second look at the entries.
 //! - *The folio* is the one that the frame lay in: it was not split, nor freed and reused, before it was
 //!   pinned.
+//! - *Shared memory*: the entry allows writes. As in Linux no file needs to know of a pin of it; files that
+//!   are written back are left to the slow path, which holds them open. Who truncates, splits or pages a folio
+//!   out, or seals it, unmaps it and then finds the pin, or the pin finds the entry changed.
 //! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with
 //!   a barrier between its note and that look, and one between the pin and the look for the note, one of the
 //!   two sees the other (Linux has `write_protect_seq` for this).
@@ -74,7 +77,10 @@ pub(crate) fn pin_page_fast<P: Platform>(
     // Pairs with those of a fork, a collapse, a page-out, a copy on write and a replacement by the zero
     // page, between what they change and their looks for pins.
     fence(Ordering::SeqCst);
-    if see(&caller.tables(), addr, access) == Some(seen) && is_own(&folio) && forks.unchanged(number) {
+    if see(&caller.tables(), addr, access) == Some(seen)
+        && is_own(&folio, seen.writable)
+        && forks.unchanged(number)
+    {
         return Some(seen.pfn);
     }
     end_pin(caller, seen.pfn);
@@ -90,8 +96,12 @@ fn end_pin<P: Platform>(caller: Caller<'_, P>, pfn: Pfn) {
     caller.spaces.frames().free_chain(&pin, chain);
 }
 
-/// Whether a page of `folio`, which is pinned, is certain to be exclusive to the program, so that no later
-/// write gets a copy.
-fn is_own(folio: &Folio<'_>) -> bool {
-    folio.kind() == Kind::Anonymous && folio.is_exclusive()
+/// Whether no later write of the program to a page of `folio`, which is pinned, gets a copy: it is certain to
+/// be exclusive to the program; or it is shared memory, which only a shared mapping maps `writable`.
+fn is_own(folio: &Folio<'_>, writable: bool) -> bool {
+    match folio.kind() {
+        Kind::Anonymous => folio.is_exclusive(),
+        Kind::Shmem => writable,
+        _ => false,
+    }
 }
