@@ -56,6 +56,16 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     })
     .hides(large_is_there)
     .succeeded(large_is_there),
+    // Its store gets a node for the pages.
+    Scenario::new("advice_for_a_part_of_a_large_folio_of_shared_memory_splits_it_or_not", large, |scene| {
+        scene.space.madvise(VirtAddr(LARGE + 5 * PAGE), PAGE, Advice::Cold)
+    })
+    .hides(large_is_there)
+    .succeeded(|scene| {
+        let split = scene.machine.memory().frames().events().folios(FOLIO, FolioCounter::Split);
+        assert_ne!(split, 0);
+        large_is_there(scene);
+    }),
     Scenario::new("a_fork_of_swapped_pages_leaves_no_child", paged_out, fork_once).succeeded(|scene| {
         assert_eq!(scene.read_in(&scene.others.borrow()[0], BASE + 5 * PAGE), Ok(105));
         scene.assert_filled(0..16);
