@@ -133,6 +133,7 @@ impl ShmemHuge {
         let common = match self.enabled() {
             ShmemEnabled::Deny => return OrderSet::EMPTY,
             ShmemEnabled::Force => OrderSet::PMD,
+            _ if page.is_forced => OrderSet::PMD,
             enabled => page.common(mount.unwrap_or(enabled)),
         };
         if mount.is_some() || !page.is_mapped {
@@ -164,6 +165,8 @@ pub(crate) struct NewPage {
     /// Whether a mapping faults, and whether its program said HUGEPAGE.
     pub(crate) is_mapped: bool,
     pub(crate) is_advised: bool,
+    /// Whether a program asks for a collapse: then only a size's own word refuses it, and `deny`.
+    pub(crate) is_forced: bool,
 }
 
 impl NewPage {
@@ -222,7 +225,7 @@ mod tests {
     const KIB64: Order = Order::ALL[4];
 
     fn page(index: u64, pages: u64) -> NewPage {
-        NewPage { index, size: pages * PAGE_SIZE, is_mapped: true, is_advised: false }
+        NewPage { index, size: pages * PAGE_SIZE, is_mapped: true, is_advised: false, is_forced: false }
     }
 
     fn written(index: u64, pages: u64) -> NewPage {
@@ -291,6 +294,25 @@ mod tests {
                 let huge = ShmemHuge::NEVER.with_size(order, word).expect("not forced");
                 assert_eq!((huge.size(order), huge.enabled()), (word, ShmemEnabled::Never));
             }
+        }
+    }
+
+    /// Linux 6.18 on pages of memfds, unnamed memory and files of a tmpfs.
+    #[test]
+    fn what_a_program_asks_to_collapse_is_refused_by_deny_and_by_the_size_only() {
+        let asked = NewPage { is_forced: true, ..page(3, 4) };
+        for &word in ShmemEnabled::ALL {
+            let wanted = if word == ShmemEnabled::Deny { OrderSet::EMPTY } else { OrderSet::PMD };
+            for mount in [None, Some(ShmemEnabled::Never), Some(ShmemEnabled::Advise)] {
+                assert_eq!(set(word).orders(mount, asked).intersection(OrderSet::PMD), wanted, "{word:?}");
+            }
+        }
+        for (word, by_size) in [(ShmemSizeEnabled::Never, false), (ShmemSizeEnabled::Advise, false)] {
+            let huge = ShmemHuge::NEVER.with_size(Order::PMD, word).expect("not forced");
+            assert_eq!(huge.orders(None, asked).contains(Order::PMD), by_size);
+            let advised = NewPage { is_advised: true, ..asked };
+            assert_eq!(huge.orders(None, advised).contains(Order::PMD), word == ShmemSizeEnabled::Advise);
+            assert_eq!(huge.orders(Some(ShmemEnabled::Never), asked), OrderSet::PMD);
         }
     }
 

@@ -75,8 +75,8 @@ mod word;
 pub use audit::{FileAudit, FileViolation, PagesOf};
 pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
 pub use cache::{
-    Allocation, FileHandle, HeldFile, KnownFile, LargeOrders, PageCache, PagedIn, Sealing, ShmemPages,
-    Transfer, Wait,
+    Allocation, BlockFigures, BlockRefusal, FileBlock, FileHandle, HeldFile, KnownFile, LargeOrders,
+    NewBlock, PageCache, PagedIn, Sealing, ShmemPages, Transfer, Wait,
 };
 pub use cached_file::{
     CachedFile, CachedPages, CameAsZeros, FileFigures, KeptFolio, Lookup, MAX_FILE_BYTES, NewFolioOrders,

@@ -25,6 +25,11 @@ pub trait FileUsers<P: Platform, V> {
     /// Makes the entries that map the folio at `head`, which has these pages of the file, clean and read-only
     /// (Linux's `folio_mkclean`). The caller holds the folio lock.
     fn clean(&self, file: &FileCore<P, V>, head: Pfn, pages: IndexRange) -> Cleaned;
+
+    /// Frees the tables of an aligned block of pages that are left empty where the file is mapped, of spaces
+    /// whose mmap lock is free: so the next fault there may map a folio as a whole. The caller may hold a
+    /// folio lock.
+    fn free_tables(&self, file: &FileCore<P, V>, block: IndexRange);
 }
 
 /// There is no mapping of any file.
@@ -37,4 +42,6 @@ impl<P: Platform, V> FileUsers<P, V> for NoUsers {
     fn clean(&self, _file: &FileCore<P, V>, _head: Pfn, _pages: IndexRange) -> Cleaned {
         Cleaned::All
     }
+
+    fn free_tables(&self, _file: &FileCore<P, V>, _block: IndexRange) {}
 }

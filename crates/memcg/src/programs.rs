@@ -75,7 +75,12 @@ impl<P: Platform> MemcgPrograms<'_, P> {
         self.with_memcg(pin, program, |memcg| {
             if !memcg.is_root() {
                 MemcgCharges::new(self.tree).try_charge(pin, memcg, order.pages())?;
-                self.tree.frames().known(head).as_folio().set_memcg(memcg.get());
+                let frame = self.tree.frames().known(head);
+                if frame.kind().is_of_file() {
+                    MemcgFolios::new(self.tree).own_file_page(pin, frame, memcg);
+                } else {
+                    frame.as_folio().set_memcg(memcg.get());
+                }
             }
             Ok(())
         })

@@ -1,17 +1,20 @@
 //! Pages of files, made clean or unmapped wherever they are mapped.
 
+use arrayvec::ArrayVec;
 use core::fmt;
 use core::ops::ControlFlow;
 use quire_arch::{Entry, LeafFlags, Level, Pfn, Platform, VirtAddr, VirtRange};
 use quire_file::{Cleaned, FileCore, FileUsers, IndexRange};
-use quire_pagetable::{FlushCause, Tables, Unmapper, WalkEntry, WalkStep, Walker, Zap};
-use quire_vma::{Mapped, Rmap, Vma};
+use quire_pagetable::{FlushCause, MemoryCore, Tables, Unmapper, WalkEntry, WalkStep, Walker, Zap};
+use quire_vma::{Mapped, Rmap, SpaceCore, SpaceHold, Vma};
 
 /// Bytes of a mapping that are unmapped under one pin: some page tables.
 const AT_ONCE: u64 = 256 << 20;
 /// Bytes of a mapping in which page tables are looked for under one pin: at most 64 tables of the level
 /// above.
 const SEARCHED: u64 = 64 << 30;
+/// Spaces whose tables are freed at once.
+const SPACES: usize = 8;
 
 /// The mappings of the files of a machine, as the page cache needs them.
 pub struct FileMappers<'s, P: Platform>(Rmap<'s, P>);
@@ -72,6 +75,60 @@ impl<P: Platform> FileUsers<P, Vma> for FileMappers<'_, P> {
         }
         if found >= maps { Cleaned::All } else { Cleaned::InTransit }
     }
+
+    /// With the handles of a few spaces at once: none may be dropped while the mappings are held.
+    fn free_tables(&self, file: &FileCore<P, Vma>, block: IndexRange) {
+        let mut passed = 0;
+        loop {
+            let mut emptied = ArrayVec::<(SpaceHold<'_>, VirtAddr), SPACES>::new();
+            let mut nth = 0;
+            {
+                let held = self.0.hold_file(file.mappings());
+                let _ = held.walk_unpinned(block, |mapped| -> ControlFlow<()> {
+                    if emptied.is_full() {
+                        return ControlFlow::Break(());
+                    }
+                    nth += 1;
+                    if nth > passed && has_empty_table(mapped) {
+                        // SAFETY: it is the core of a space of this machine, which is freed when it has no
+                        // handle.
+                        let hold = unsafe { SpaceHold::try_new(mapped.space, self.0.exits()) };
+                        emptied.extend(hold.map(|hold| (hold, mapped.range.start())));
+                    }
+                    ControlFlow::Continue(())
+                });
+            }
+            passed = nth;
+            let is_last = !emptied.is_full();
+            for (space, addr) in emptied {
+                free_table(self.0.memory(), space.core(), addr);
+            }
+            if is_last {
+                return;
+            }
+        }
+    }
+}
+
+/// Whether a mapping has a whole block of pages where a large leaf could map them, but for a table that is
+/// empty.
+fn has_empty_table<P: Platform>(mapped: &Mapped<'_, P>) -> bool {
+    let Mapped { tables, range, .. } = *mapped;
+    if range != Tables::<P>::huge_range(range.start()) {
+        return false;
+    }
+    let pin = tables.pin();
+    let _epoch = tables.memory().frames().epoch().enter(&pin);
+    tables.find(range.start()).is_some_and(|table| tables.lock(&pin, table, Level::PTE).is_empty())
+}
+
+/// Frees the table for `addr` if it is empty, unless another thread is changing mappings.
+fn free_table<P: Platform>(memory: &MemoryCore<P>, core: &SpaceCore, addr: VirtAddr) {
+    // No VMA is locked, so the lock's holder has no section of the lock sequence to end.
+    let Some(_writer) = core.mmap_lock.try_write(memory.platform()) else { return };
+    let mut unmapper = Unmapper::new(Tables::new(memory, &core.tables), FlushCause::Collapse);
+    unmapper.free_for_leaf(addr);
+    unmapper.finish();
 }
 
 /// Where the first page table begins that covers part of `range`, or a leaf in the place of one. A mapping

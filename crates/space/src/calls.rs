@@ -7,6 +7,7 @@
 pub(crate) mod advise;
 pub(crate) mod brk;
 pub(crate) mod collapse;
+pub(crate) mod collapse_file;
 pub(crate) mod detach;
 pub(crate) mod fault;
 pub(crate) mod fork;

@@ -9,13 +9,14 @@
 
 use crate::calls::collapse::collapse_if_allowed;
 use crate::calls::collapse::{collapse_orders, count_without_folio, may_collapse};
+use crate::calls::collapse_file::{BlockOfFile, map_collapsed};
 use crate::calls::swap_in::swap_in_block;
 use crate::mmap_writer::MmapWriter;
 use crate::space::Space;
 use crate::spaces::Spaces;
 use core::mem;
-use quire_arch::{Level, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
-use quire_memcg::MemcgEvent;
+use quire_arch::{Level, Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
+use quire_memcg::{MemcgEvent, OverLimit};
 use quire_thp::{
     Collapse, CollapseError, CollapseLimits, HugeUse, KhugepagedSetting, NewFolio, Presence, huge_borders,
 };
@@ -34,7 +35,8 @@ pub struct KhugepagedStep {
 }
 
 /// Scans `pages_to_scan` pages, or all spaces once if they have fewer, and collapses the blocks within its
-/// limits (`max_ptes_none`, `max_ptes_shared`; a block without referenced pages is skipped). Of two callers
+/// limits (`max_ptes_none`, `max_ptes_shared`; a block without referenced pages is skipped), of private and of
+/// shared memory. Of two callers
 /// at once, the second does nothing. The caller is not pinned and holds no lock.
 pub fn khugepaged_step<P: Platform>(spaces: &Spaces<P>) -> KhugepagedStep {
     let mut step = KhugepagedStep::default();
@@ -137,6 +139,10 @@ fn scan_space<P: Platform>(
         }
         step.scanned += P::Paging::entry_bytes(Level::PMD) / PAGE_SIZE;
         at = VirtAddr(block.0 + P::Paging::entry_bytes(Level::PMD));
+        if let Some(of_file) = BlockOfFile::find(space.caller(), block, HugeUse::Khugepaged) {
+            collapse_of_file(space, (&of_file, block), limits, step);
+            continue;
+        }
         match prepare(space, block, limits) {
             Ok(Some(new)) => {
                 let result = collapse_if_allowed(&mut MmapWriter::begin(spaces, space.core()), limits, new);
@@ -150,6 +156,50 @@ fn scan_space<P: Platform>(
         }
     }
     None
+}
+
+/// Makes one folio of a block of shared memory, which the space maps at `start`. As in Linux a block of which
+/// the file has one already counts as collapsed each time; a table that maps it goes, and no leaf is made.
+fn collapse_of_file<P: Platform>(
+    space: &Space<'_, P>,
+    (block, start): (&BlockOfFile<'_, P>, VirtAddr),
+    limits: CollapseLimits,
+    step: &mut KhugepagedStep,
+) {
+    let (spaces, core) = (space.spaces, space.core());
+    if core.is_killed() {
+        return;
+    }
+    let made = block.held.collapse(core, (block.start, Order::PMD), limits, &mut |over| {
+        count_refused(spaces, over);
+        false
+    });
+    let is_collapsed = match made {
+        Ok(true) => true,
+        Ok(false) => {
+            let mut writer = MmapWriter::begin(spaces, core);
+            let found = writer.find(start).filter(|vma| {
+                let snapshot = vma.snapshot();
+                snapshot.backing.is_opened()
+                    && may_collapse(spaces, core, &snapshot, start, HugeUse::Khugepaged)
+            });
+            found.is_some_and(|vma| map_collapsed(&mut writer, vma, start, false) == Ok(Presence::Whole))
+        }
+        Err(CollapseError::OutOfMemory(_)) => {
+            count_without_folio(spaces);
+            step.out_of_memory = true;
+            false
+        }
+        Err(_) => false,
+    };
+    step.collapsed += u64::from(is_collapsed);
+}
+
+/// No reclaim counts a charge that khugepaged does without.
+fn count_refused<P: Platform>(spaces: &Spaces<P>, over: OverLimit) {
+    if let Some(kept) = spaces.memcgs().tree().keep(over) {
+        spaces.memcgs().counters().count(kept.id(), MemcgEvent::Max, 1);
+    }
 }
 
 /// The first block at or after `from` in a mapping that khugepaged may collapse. A skipped mapping counts as
@@ -184,16 +234,16 @@ fn prepare<'s, P: Platform>(
     let (spaces, core) = (space.spaces, space.core());
     let mappings = core.read_mappings(spaces.platform());
     let found = mappings.first_ending_after(start).filter(|vma| {
-        may_collapse(spaces, core, &vma.snapshot(), start, HugeUse::Khugepaged) && !core.is_killed()
+        let snapshot = vma.snapshot();
+        snapshot.backing.is_anonymous()
+            && may_collapse(spaces, core, &snapshot, start, HugeUse::Khugepaged)
+            && !core.is_killed()
     });
     let Some(vma) = found else { return Ok(None) };
     let collapse = Collapse(space.caller().tables());
     let Some(presence) = collapse.check_block(start, limits)? else { return Ok(None) };
     let new = collapse.allocate(start, |over| {
-        if let Some(kept) = spaces.memcgs().tree().keep(over) {
-            // No reclaim counts it.
-            spaces.memcgs().counters().count(kept.id(), MemcgEvent::Max, 1);
-        }
+        count_refused(spaces, over);
         false
     })?;
     let is_whole = presence == Presence::Whole || swap_in_block(space.caller(), vma, start);

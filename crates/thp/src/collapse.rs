@@ -42,6 +42,9 @@ impl CollapseLimits {
 pub enum CollapseError {
     /// Nothing was ever mapped there.
     NoTable,
+    /// Of shared memory: there is nothing of it, or no room for its holes; or the mapping has pages of its own
+    /// there. As in Linux nothing behind it is collapsed.
+    Refused,
     /// It holds other than private pages, or exceeds one of the limits.
     Unfit,
     /// A page is pinned, or another thread has a reference for a moment.

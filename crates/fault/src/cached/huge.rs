@@ -32,7 +32,10 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
                 let is_huge = first.contains(page) && self.may_be_huge();
                 let found = if is_huge { Some(file.find(tables.memory().memcgs(), page)) } else { None };
                 match found {
-                    Some(Lookup::Folio(folio)) if file.goes_past(folio.range()) => self.install_huge(&folio),
+                    // As in Linux shared memory is mapped across the end of its file.
+                    Some(Lookup::Folio(folio)) if file.is_shmem() || file.goes_past(folio.range()) => {
+                        self.install_huge(&folio)
+                    }
                     _ => Ok(HugeFault::ByTable),
                 }
             }

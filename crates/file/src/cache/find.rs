@@ -116,6 +116,14 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             store.remove(index)
         });
         debug_assert!(removed.is_some_and(|stored| stored.entry == Entry::Folio(head)));
+        self.disown(file, folio);
+        // An owner may panic.
+        file.give_back_pages(folio.order().pages());
+    }
+
+    /// A locked folio has left the store of a file: it is counted, and the cache's reference goes.
+    pub(super) fn disown(self, file: &CachedFile<P>, folio: &LockedFolio<'m, P>) {
+        let head = folio.head();
         folio.frame().as_folio().set_owner(OwnerWord::NONE);
         file.count_gone(self.memcgs, head, folio.order());
         if file.is_shmem() {
@@ -126,18 +134,12 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         // The cache's reference; the caller's is still there.
         let last = folio.frame().put(1);
         debug_assert!(!last, "{head:?} had no reference of the cache");
-        // An owner may panic.
-        file.give_back_pages(folio.order().pages());
     }
 
     /// As [`remove`](Self::remove); and out of the swap cache, too, where its slot has no name.
     pub(super) fn remove_everywhere(self, file: &CachedFile<P>, folio: LockedFolio<'m, P>) {
         self.remove(file, &folio);
-        if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
-            // It was being written when it was swapped in again, or was about to be paged out.
-            let reference = self.hold(folio.unlock_and_keep());
-            self.swap.cache().leave_if_unnamed(reference.head);
-        }
+        self.shmem().leave_unnamed(folio);
     }
 
     /// Removes the folios that begin in these pages, and frees the slots of those that are swapped out.

@@ -1,12 +1,13 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `obtain`, `writeback`, `cut`, `seal`,
+//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `collapse`, `obtain`, `writeback`, `cut`, `seal`,
 //! `hole`, `truncate`, `allocate`, `calls`, `close`, `handle`.
 
 mod ahead;
 mod allocate;
 mod calls;
 mod close;
+mod collapse;
 mod cut;
 mod find;
 mod handle;
@@ -21,6 +22,7 @@ mod writeback;
 
 pub use allocate::Allocation;
 pub use calls::Transfer;
+pub use collapse::{BlockFigures, BlockRefusal, FileBlock, NewBlock};
 pub use handle::{FileHandle, HeldFile, KnownFile};
 pub use new_folio::LargeOrders;
 pub use obtain::PagedIn;

@@ -13,7 +13,7 @@ use quire_memcg::{Membership, Memcgs};
 use quire_sync::atomic::raw::Ordering;
 
 /// The site of the cache's folios in fail plans.
-const SITE: FailSite = FailSite::new("file");
+pub(super) const SITE: FailSite = FailSite::new("file");
 
 /// What becomes of a page that is not cached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -209,6 +209,16 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         leaves
     }
 
+    /// Unlocks a folio that has left its file, and takes it out of the swap cache, too, where its slot has no
+    /// name.
+    pub(super) fn leave_unnamed(self, folio: LockedFolio<'_, P>) {
+        if folio.frame().word().flags().contains(FrameFlags::SWAP_CACHE) {
+            // It was being written when it was swapped in again, or was about to be paged out.
+            let reference = self.0.hold(folio.unlock_and_keep());
+            self.0.swap.cache().leave_if_unnamed(reference.head);
+        }
+    }
+
     /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out; but
     /// for a folio that begins before them, which could not be cut. Invalidate is held exclusively.
     pub(super) fn free(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
@@ -233,6 +243,7 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
                             });
                             freed.push((is_cached, pages));
                         }
+                        // One that could not be cut begins before them, and stays.
                         Entry::Folio(_) => is_empty &= stored.start.get() < pages.start(),
                         Entry::Shadow(_) => {}
                     }

@@ -36,7 +36,8 @@ impl<'f, P: Platform> NewFolioOrders<'f, P> {
     pub fn mapped(&self, index: PageIndex, is_advised: bool) -> OrderSet {
         if self.0.is_shmem() {
             let size = self.0.size();
-            return self.shmem(NewPage { index: index.get(), size, is_mapped: true, is_advised });
+            let index = index.get();
+            return self.shmem(NewPage { index, size, is_mapped: true, is_advised, is_forced: false });
         }
         if is_advised { OrderSet::ALL.up_to(self.0.limits.folio_order()) } else { OrderSet::EMPTY }
     }
@@ -44,7 +45,16 @@ impl<'f, P: Platform> NewFolioOrders<'f, P> {
     /// The same for shared memory of which a call writes or allocates what is before byte `end`.
     pub(crate) fn written(&self, index: PageIndex, end: u64) -> OrderSet {
         let size = self.0.size().max(end);
-        self.shmem(NewPage { index: index.get(), size, is_mapped: false, is_advised: false })
+        let index = index.get();
+        self.shmem(NewPage { index, size, is_mapped: false, is_advised: false, is_forced: false })
+    }
+
+    /// Those to which blocks may be collapsed where a mapping begins at page `index`: by khugepaged, as Linux
+    /// looks only at its first block, or if it `is_forced` because a program asks for it. Shared memory only.
+    pub fn collapsed(&self, index: PageIndex, is_advised: bool, is_forced: bool) -> OrderSet {
+        let (index, size) = (index.get(), self.0.size());
+        self.shmem(NewPage { index, size, is_mapped: true, is_advised, is_forced })
+            .intersection(OrderSet::PMD)
     }
 
     fn shmem(&self, page: NewPage) -> OrderSet {

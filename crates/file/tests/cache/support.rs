@@ -277,6 +277,8 @@ impl FileUsers<Machine, Vma> for Mapped<'_> {
             }
         }
     }
+
+    fn free_tables(&self, _file: &Core, _block: IndexRange) {}
 }
 
 impl Fixture {

@@ -22,6 +22,15 @@ struct Area {
     copies: BTreeMap<u64, Vec<u64>>,
 }
 
+impl Area {
+    /// Where aligned blocks of the file are at aligned addresses.
+    fn blocks(&self) -> impl Iterator<Item = VirtAddr> + use<> {
+        let (first, end, start) = (self.first, self.first + self.pages, self.addr);
+        let whole = (first.div_ceil(512)..end / 512).map(move |nth| page(start, nth * 512 - first));
+        whole.filter(|block| block.0.is_multiple_of(MIB2))
+    }
+}
+
 /// The file as it must be.
 struct Model {
     words: Vec<u64>,
@@ -292,16 +301,31 @@ impl<'m> Swap<'m> {
             let who = scene.random.below(scene.programs.len() as u64) as usize;
             (who, &scene.programs[who].1)
         };
+        let kind = scene.random.below(10);
         let area = (!areas.is_empty()).then(|| {
             let area = &areas[scene.random.below(areas.len() as u64) as usize];
             let first = scene.random.below(area.pages);
             (page(area.addr, first), (1 + scene.random.below(area.pages - first)) * PAGE)
         });
-        match (scene.random.below(8), area) {
+        match (kind, area) {
             (0..=2, _) => reclaim(self.machine, 1, 1 + scene.random.below(60)),
             (3, Some((addr, len))) => scene.programs[who].0.madvise(addr, len, Advice::PageOut).unwrap(),
             (4, Some((addr, len))) => scene.programs[who].0.madvise(addr, len, Advice::WillNeed).unwrap(),
             (5, Some((addr, len))) => scene.programs[who].0.madvise(addr, len, Advice::Cold).unwrap(),
+            (8 | 9, Some((addr, len))) => {
+                if scene.random.chance(30) {
+                    _ = self.machine.memory().khugepaged_step();
+                }
+                let blocks: Vec<_> = areas.iter().flat_map(Area::blocks).collect();
+                let nth = scene.random.below(1 + blocks.len() as u64) as usize;
+                let (addr, len) = blocks.get(nth).map_or((addr, len), |&block| (block, MIB2));
+                let collapsed = scene.programs[who].0.madvise(addr, len, Advice::Collapse);
+                let expected = [Errno::EINVAL, Errno::EAGAIN, Errno::ENOMEM];
+                assert!(
+                    collapsed.is_ok() || expected.contains(&collapsed.unwrap_err().errno()),
+                    "{collapsed:?}"
+                );
+            }
             (6, _) if !scene.fails && scene.random.chance(10) => {
                 self.machine.memory().swapoff(self.device, || true).unwrap();
                 *self = Self::on(self.machine);
@@ -378,6 +402,9 @@ fn shared_memory_is_what_was_written((seed, operations): (u64, u64), pages: u64,
             [FolioCounter::ShmemAlloc, FolioCounter::Swpout, FolioCounter::Swpin, FolioCounter::Split]
                 .map(counted);
         assert!(made > 0 && out > 0 && back > 0 && cut > 0, "seed {seed}: {made} {out} {back} {cut}");
+        // Where only one size is made hardly anything is left to collapse.
+        let collapsed = machine.memory().spaces().thp().collapsed();
+        assert!(collapsed > 0 || huge.len() == 1, "seed {seed}: no block was collapsed");
     }
     drop(scene);
     assert_eq!(free_slots(&machine), 4096, "seed {seed}");

@@ -12,6 +12,7 @@ mod common;
 mod harness;
 
 mod cached;
+mod collapse;
 mod discard;
 mod fast_pins;
 mod files;

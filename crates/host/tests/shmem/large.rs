@@ -23,7 +23,7 @@ fn folios(machine: &Machine, counter: FolioCounter) -> Vec<(u64, u64)> {
     counted.filter(|(_, count)| *count > 0).collect()
 }
 
-fn figures(space: &HostSpace<'_>, area: VirtAddr) -> MappingFigures {
+pub(crate) fn figures(space: &HostSpace<'_>, area: VirtAddr) -> MappingFigures {
     let mut found = None;
     space.mappings().for_each_figures(|figures| {
         if figures.mapping.range.contains(area) {
@@ -198,7 +198,7 @@ fn fill<'m>(
     (file, area)
 }
 
-fn words(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr, pages: u64) -> Vec<u64> {
+pub(crate) fn words(cpu: &Vcpu, space: &HostSpace<'_>, area: VirtAddr, pages: u64) -> Vec<u64> {
     (0..pages).map(|at| read(cpu, space, page(area, at))).collect()
 }
 
@@ -206,7 +206,7 @@ fn numbers(pages: u64) -> Vec<u64> {
     (1..=pages).collect()
 }
 
-fn swapped(machine: &Machine) -> u64 {
+pub(crate) fn swapped(machine: &Machine) -> u64 {
     let devices = machine.memory().swap().devices();
     devices.total_slots() - devices.free_slots()
 }
@@ -278,6 +278,24 @@ fn a_hole_cuts_a_listed_folio_that_is_mapped() {
     reclaim(&machine, 8, 64);
     assert_eq!((file.figures().swapped, file.figures().cached), (63, 0), "the hole was only read");
     assert_eq!(words(&cpu, &space, area, 64), left);
+}
+
+/// Hazard: a truncation looks until nothing is left, and a folio that it cannot cut stays.
+#[test]
+fn a_truncation_ends_where_a_pinned_folio_stays_whole() {
+    let machine = machine(32, 1);
+    set(&machine, "shmem_enabled", "always");
+    let (cpu, space) = cpu_and_space(&machine);
+    let (file, area) = fill(&machine, (&cpu, &space), 1024);
+    let pin = space.pin_page(page(area, 5), Access::Write).unwrap();
+    file.set_size(100 * PAGE).unwrap();
+    assert_eq!(file.figures().cached, 512);
+    drop(pin);
+    let mut left = numbers(512);
+    left[100..].fill(0);
+    assert_eq!(words(&cpu, &space, area, 512), left);
+    file.set_size(40 * PAGE).unwrap();
+    assert_eq!(file.figures().cached, 40);
 }
 
 #[test]

@@ -10,6 +10,8 @@ mod disk;
 
 mod advised;
 mod allocated;
+mod collapse;
+mod collapse_beside;
 mod counted;
 mod large;
 mod mapped;

@@ -73,6 +73,12 @@ impl<P: Platform> Unmapper<'_, P> {
         }
     }
 
+    /// Takes the bottom table for `addr`, if there is one and it is empty, whatever the technique: a large leaf
+    /// may take its place. As for [`free_empty`](Self::free_empty).
+    pub fn free_for_leaf(&mut self, addr: VirtAddr) {
+        self.free_kept_if_empty(Level::PTE, addr);
+    }
+
     /// Unlinks the table at `level` for `addr`, which was kept, if it still exists and is empty. What that
     /// leaves empty is kept in its place.
     fn free_kept_if_empty(&mut self, level: Level, addr: VirtAddr) {
@@ -84,6 +90,7 @@ impl<P: Platform> Unmapper<'_, P> {
         if let Entry::Table(child) = P::Paging::decode(raw, above)
             && self.free_if_empty((parent, index), (child, level), addr)
             && above < P::Paging::root_level()
+            && tables.memory().techniques().tables == TablesTechnique::Free
             && tables.is_empty(parent)
         {
             self.keep(above, addr);

@@ -3,6 +3,7 @@
 use super::page_range;
 use crate::caller::Caller;
 use crate::calls::collapse::{collapse_block, collapse_orders, count_without_folio};
+use crate::calls::collapse_file::{collapse_in_file, map_collapsed};
 use crate::calls::populate::{PopulateError, populate_all};
 use crate::calls::remove::remove;
 use crate::calls::swap_in::swap_in_for_collapse;
@@ -71,7 +72,8 @@ fn collapse<P: Platform>(caller: Caller<'_, P>, range: VirtRange) -> Result<(), 
         };
         let killed = caller.core.is_killed();
         match (lacks, result, Tables::<P>::huge_order()) {
-            (Lacks::Pages, ..) if killed => return result,
+            (Lacks::Pages | Lacks::Folio, ..) if killed => return result,
+            (Lacks::Folio, ..) => block.in_file = Some(collapse_in_file(caller, block.at)),
             (Lacks::Pages, ..) => {
                 if !swap_in_for_collapse(caller, block.at) {
                     return Err(Error::WrongMapping);
@@ -173,6 +175,8 @@ pub(crate) struct ReachedBlock {
     pub(crate) lacks: Option<Lacks>,
     /// Why the last one of those before it that are not collapsed is not.
     failed: Option<Error>,
+    /// Of shared memory: what became of it in its file.
+    in_file: Option<Result<(), CollapseError>>,
 }
 
 /// How far advice came.
@@ -198,6 +202,8 @@ pub(crate) enum Lacks {
     Frames,
     /// Pages of its own, which are swapped out, or markers.
     Pages,
+    /// One folio for all of its pages, in the file.
+    Folio,
 }
 
 /// Advises what lies in `range` from where `done` says on, and notes in it what it has done, also if it
@@ -340,7 +346,7 @@ fn collapse_part<'s, P: Platform>(
     // Linux counts blocks even where the end lies before the start, and then misses some.
     let failed = (end < start).then_some(Error::WrongMapping);
     // The mapping may begin and end elsewhere than at the call before, so nothing is counted.
-    let mut now = ReachedBlock { at: start, lacks: None, failed };
+    let mut now = ReachedBlock { at: start, lacks: None, failed, in_file: None };
     match *reached {
         Some(before) if (start..end).contains(&before.at) => now = before,
         // All of it was collapsed.
@@ -348,7 +354,20 @@ fn collapse_part<'s, P: Platform>(
         _ => {}
     }
     while now.at < end {
-        match collapse_block(writer, vma, now.at, new) {
+        let result = match now.in_file.take() {
+            _ if !snapshot.backing.is_opened() => collapse_block(writer, vma, now.at, new),
+            Some(Err(error)) => Err(error),
+            tried => match map_collapsed(writer, vma, now.at, true) {
+                Ok(Presence::Partial) if tried.is_none() => {
+                    *reached = Some(ReachedBlock { lacks: Some(Lacks::Folio), ..now });
+                    return Err(Error::Busy);
+                }
+                // Another thread has split it, or has it locked.
+                Ok(Presence::Partial) => Err(CollapseError::Busy),
+                mapped => mapped,
+            },
+        };
+        match result {
             Ok(Presence::Whole) => {}
             Ok(Presence::Partial) => {
                 *reached = Some(ReachedBlock { lacks: Some(Lacks::Pages), ..now });
@@ -356,7 +375,11 @@ fn collapse_part<'s, P: Platform>(
             }
             Err(CollapseError::Unfit) => now.failed = Some(Error::WrongMapping),
             Err(CollapseError::Busy) => now.failed = Some(Error::Busy),
-            Err(CollapseError::NoTable) => return Err(Error::WrongMapping),
+            Err(CollapseError::NoTable | CollapseError::Refused) => return Err(Error::WrongMapping),
+            // A reclaim was made for it.
+            Err(CollapseError::OutOfMemory(error)) if snapshot.backing.is_opened() => {
+                return Err(error.into());
+            }
             Err(CollapseError::OutOfMemory(error)) => {
                 *reached = Some(ReachedBlock { lacks: Some(Lacks::Frames), ..now });
                 return Err(error.into());

@@ -2,24 +2,68 @@
 
 use crate::mmap_writer::MmapWriter;
 use crate::spaces::Spaces;
-use quire_arch::{Level, OrderSet, PagingFormat, Platform, VirtAddr, VirtRange};
+use core::ptr::NonNull;
+use quire_arch::{Level, Order, OrderSet, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_fault::Need;
+use quire_file::{CachedFile, NewFolioOrders, OpenFile, PageIndex};
 use quire_frame::{AllocError, VmEvent};
 use quire_pagetable::{FlushCause, Found, HugeSlot, Tables, Unmapper};
-use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, NewFolio, Presence};
-use quire_vma::{SpaceCore, Vma, VmaSnapshot};
+use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, NewFolio, Presence, is_huge_disabled};
+use quire_vma::{SpaceCore, VmFlags, Vma, VmaSnapshot};
 
 /// Attempts to charge a folio, as Linux makes with direct reclaim between them.
-const ATTEMPTS: u32 = 16;
+pub(crate) const ATTEMPTS: u32 = 16;
+
+/// The file that a VMA maps, if it is one that is open.
+///
+/// # Safety
+///
+/// The VMA is one of a machine of this platform, and holds its opening as long as the result is used.
+pub(crate) unsafe fn file_of<'f, P: Platform>(vma: &VmaSnapshot) -> Option<&'f CachedFile<P>> {
+    // SAFETY: the VMA holds its opening (caller).
+    let opening = unsafe { vma.backing.opening() }?;
+    // SAFETY: VMAs name openings of their machine's files only, which live as long as these.
+    Some(unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file())
+}
+
+/// The orders to which blocks of `vma`, which maps an open file, may be collapsed. The mmap lock is held.
+fn file_collapse_orders<P: Platform>(
+    spaces: &Spaces<P>,
+    core: &SpaceCore,
+    vma: &VmaSnapshot,
+    wanted_by: HugeUse,
+) -> OrderSet {
+    // SAFETY: the VMA is in the tree (caller).
+    let file = unsafe { file_of::<P>(vma) };
+    let (Some(file), Some(first)) = (file.filter(|file| file.is_shmem()), PageIndex::new(vma.page_offset))
+    else {
+        return OrderSet::EMPTY;
+    };
+    let is_forced = wanted_by == HugeUse::Collapse;
+    let disable = core.huge_disable.load();
+    let is_refused = if is_forced {
+        spaces.huge().policy().orders(wanted_by, vma.flags, disable).is_empty()
+    } else {
+        is_huge_disabled(vma.flags, disable) || vma.flags.intersects(VmFlags::SPECIAL)
+    };
+    if is_refused || Tables::<P>::huge_order() != Some(Order::PMD) {
+        return OrderSet::EMPTY;
+    }
+    let is_advised = vma.flags.contains(VmFlags::HUGEPAGE);
+    vma.aligned_orders(NewFolioOrders::of(file).collapsed(first, is_advised, is_forced))
+}
 
 /// The orders to which blocks of `vma` may be collapsed: none unless it is private anonymous memory with an
-/// anon_vma.
+/// anon_vma, or maps shared memory. The mmap lock is held.
 pub(crate) fn collapse_orders<P: Platform>(
     spaces: &Spaces<P>,
     core: &SpaceCore,
     vma: &VmaSnapshot,
     wanted_by: HugeUse,
 ) -> OrderSet {
+    if vma.backing.is_opened() {
+        return file_collapse_orders(spaces, core, vma, wanted_by);
+    }
     if !vma.backing.is_anonymous() || !vma.anon.is_some() {
         return OrderSet::EMPTY;
     }
@@ -134,7 +178,9 @@ pub(crate) fn collapse_if_allowed<P: Platform>(
 ) -> Result<bool, CollapseError> {
     let Some(vma) = writer.find(new.start()) else { return Ok(false) };
     let allowed = may_collapse(writer.spaces, writer.core, &vma.snapshot(), new.start(), HugeUse::Khugepaged);
-    if !allowed || writer.tables().find(new.start()).is_none() {
+    // Another mapping may be there by now.
+    let is_private = vma.snapshot().backing.is_anonymous();
+    if !allowed || !is_private || writer.tables().find(new.start()).is_none() {
         return Ok(false);
     }
     replace_block(writer, vma, limits, new).map(|()| true)

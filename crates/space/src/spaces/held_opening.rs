@@ -5,11 +5,19 @@ use crate::error::Error;
 use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::{Order, OrderSet, Platform};
-use quire_fault::{Ahead, Need, SwapIn};
-use quire_file::{FileError, IndexRange, LargeOrders, OpenFile, Opening, PageError, PageIndex};
+use quire_fault::{Ahead, Need, SwapIn, SwapInError};
+use quire_file::{
+    BlockRefusal, FileBlock, FileError, IndexRange, LargeOrders, OpenFile, Opening, PageError, PageIndex,
+    SwappedPage,
+};
 use quire_frame::AllocError;
+use quire_memcg::OverLimit;
 use quire_pageout::FileMappers;
+use quire_thp::{CollapseError, CollapseLimits};
 use quire_vma::{SpaceCore, Vma};
+
+/// How often what is paged out again is brought back for a collapse.
+const ATTEMPTS: u32 = 4;
 
 /// Pages that are read ahead of one mapping at most: 8 MiB. Linux's bound depends on the device, as the
 /// largest request of a disk (`force_page_cache_ra`).
@@ -79,6 +87,76 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         }
     }
 
+    /// Makes one folio of the block of `order` that begins at page `start`, if it is shared memory and within
+    /// `limits`, charged to the program in `core`. `make_room`, which is called without a pin, makes room in
+    /// its memcg. Nothing is locked. Returns false where one folio has it already.
+    ///
+    /// # Errors
+    ///
+    /// Why it did not; there is no folio, which the caller counts if it gives up.
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub(crate) fn collapse(
+        &self,
+        core: &SpaceCore,
+        (start, order): (PageIndex, Order),
+        limits: CollapseLimits,
+        make_room: &mut dyn FnMut(OverLimit) -> bool,
+    ) -> Result<bool, CollapseError> {
+        // SAFETY: as in `sync`.
+        let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
+        let block =
+            FileBlock::of(self.spaces.page_cache(), file, (start, order)).ok_or(CollapseError::Unfit)?;
+        let figures = block.look();
+        if figures.is_whole {
+            return Ok(false);
+        }
+        if figures.is_pinned {
+            return Err(CollapseError::Busy);
+        }
+        // As in Linux a page that is swapped out counts as none, too.
+        let none = order.pages() - figures.cached;
+        if none > u64::from(limits.none) || figures.swapped > u64::from(limits.swapped) {
+            return Err(CollapseError::Unfit);
+        }
+        let mut new = block.allocate(&core.tables.membership, make_room).map_err(|error| match error {
+            PageError::OverLimit(over) => CollapseError::OverLimit(over),
+            PageError::NoMemory(cause) => CollapseError::OutOfMemory(cause),
+            _ => CollapseError::Refused,
+        })?;
+        let mappers = FileMappers::new(self.spaces.rmap());
+        for _ in 0..ATTEMPTS {
+            while let Some(page) = block.next_swapped().map_err(refusal_of)? {
+                if core.is_killed() || !self.swap_in(core, page) {
+                    return Err(CollapseError::Refused);
+                }
+            }
+            match block.replace(&mut new, &mappers) {
+                // It was paged out again.
+                Err(BlockRefusal::Swapped(_)) => {}
+                Err(refusal) => return Err(refusal_of(refusal)),
+                Ok(()) => {
+                    self.spaces.thp().count_collapsed();
+                    return Ok(true);
+                }
+            }
+        }
+        Err(CollapseError::Busy)
+    }
+
+    /// Brings a page of shared memory back from its swap device, for a caller that can give up.
+    fn swap_in(&self, core: &SpaceCore, page: SwappedPage) -> bool {
+        // SAFETY: as in `sync`.
+        let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
+        let reclaim = self.spaces.direct_reclaim();
+        loop {
+            match reclaim.swap_in_shmem(&core.tables.membership, file, page) {
+                Ok(()) => return true,
+                Err(SwapInError::Short(cause, need)) if reclaim.make_room_or_fail(cause, need) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+
     /// Brings the first of these pages into the cache, as far as the file has them and memory is free, for
     /// the program in `core`. Shared memory is read from swap devices only, into the swap cache.
     pub(crate) fn read_ahead(&self, core: &SpaceCore, pages: Range<u64>) {
@@ -122,6 +200,14 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
     pub(crate) fn opening(&self) -> &Opening<Vma> {
         // SAFETY: this is a holder.
         unsafe { self.opening.as_ref() }
+    }
+}
+
+/// What a block that could not be made one folio is to the call.
+fn refusal_of(refusal: BlockRefusal) -> CollapseError {
+    match refusal {
+        BlockRefusal::Busy | BlockRefusal::Swapped(_) => CollapseError::Busy,
+        BlockRefusal::Empty | BlockRefusal::NoRoom => CollapseError::Refused,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Insertion.
+//! Insertion, and merges: several entries become one.
 //!
 //! First it is found out, without a change, what stands in the way and how many nodes are missing. Then
 //! nothing can fail.
@@ -69,6 +69,42 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
             self.lower();
         }
         Ok(shadow)
+    }
+
+    /// Puts `new` in the place of all that is there of its pages: entries of smaller orders, of which there
+    /// is one at least, and nothing. It has no tag. Needs no node. Returns false, and changes nothing, where
+    /// that is not so, or where it is misaligned or does not fit into a word.
+    ///
+    /// A look-up finds what was there, or `new`. As with [`remove`](Self::remove), the caller drops the
+    /// store's references to the folios that were there with release, after this call.
+    pub fn merge(&mut self, new: Stored) -> bool {
+        let is_smaller = self.next(new.range(), Filter::All).is_some_and(|old| old.order < new.order);
+        if !is_smaller || !new.start.is_aligned(new.order) || !new.entry.fits(new.order.pages()) {
+            return false;
+        }
+        let (word, mut shadow) = (Word::entry(new.order, new.entry), None);
+        // What is there lies below the words of the new entry, or, with the root, in the first of them.
+        match self.node_of(&new) {
+            None => {
+                let old = self.root();
+                self.clear_tags(None, &new);
+                self.set_root(word);
+                self.drop_word(old, 0, &mut shadow);
+            }
+            Some(node) => {
+                self.clear_tags(Some(node), &new);
+                let first = node.slot(new.start.get());
+                for nth in 0..node.level().words_of(new.order) {
+                    let old = node.word(first + nth);
+                    self.set_word(node, first + nth, word);
+                    let page = new.start.get() + nth as u64 * node.level().word_pages();
+                    self.drop_word(old, page, &mut shadow);
+                }
+            }
+        }
+        self.guarded.figures.change(&new, true);
+        self.lower();
+        true
     }
 
     /// The words of an entry, if its node is there and they are empty. So it is for most of a file.
@@ -211,8 +247,10 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     /// Counts what the word `old` of page `page` was, which was overwritten.
     fn drop_word(&mut self, old: Word, page: u64, shadow: &mut Option<Payload>) {
         match old.holds() {
-            Holds::Entry(_, Entry::Shadow(payload)) => {
-                *shadow = Some(payload);
+            Holds::Entry(_, entry) => {
+                if let Entry::Shadow(payload) = entry {
+                    *shadow = Some(payload);
+                }
                 // An entry has several words.
                 if let Some(stored) = old.stored(page).filter(|stored| stored.start.get() == page) {
                     self.guarded.figures.change(&stored, false);

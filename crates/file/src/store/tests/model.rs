@@ -25,6 +25,7 @@ enum Step {
     Remove { page: u64 },
     Replace { page: u64, kind: u8 },
     Split { page: u64, order: u8 },
+    Merge { page: u64, order: u8, kind: u8 },
     Mark { page: u64, tag: usize, on: bool },
     Look { page: u64, pages: u64 },
     DropShadows { limit: u64 },
@@ -123,6 +124,21 @@ impl Both {
         }
     }
 
+    fn merge(&mut self, page: u64, order: u8, kind: u8) {
+        let order = Order::new(order).unwrap();
+        let start = index(page).block_start(order);
+        let new = Stored { start, order, entry: entry(kind, start.get()) };
+        let there = self.overlapping(new.range());
+        let is_smaller = there.first().is_some_and(|known| known.0.order < order);
+        assert_eq!(self.locked().merge(new), is_smaller);
+        if is_smaller {
+            for (old, _) in there {
+                self.pages.remove(&old.start.get());
+            }
+            self.pages.insert(start.get(), (new, [false; 3]));
+        }
+    }
+
     fn mark(&mut self, page: u64, tag: usize, on: bool) {
         let known = self.at(page).filter(|known| !known.0.entry.is_shadow());
         let mut locked = self.locked();
@@ -208,6 +224,7 @@ impl Both {
                 }
             }
             Step::Split { page, order } => self.split(page, order),
+            Step::Merge { page, order, kind } => self.merge(page, order, kind),
             Step::Mark { page, tag, on } => self.mark(page, tag, on),
             Step::Look { page, pages } => self.look(IndexRange::new(page, page + pages)),
             Step::DropShadows { limit } => self.drop_shadows(limit),
@@ -259,6 +276,8 @@ fn step() -> impl Strategy<Value = Step> {
         4 => page().prop_map(|page| Step::Remove { page }),
         3 => (page(), any::<u8>()).prop_map(|(page, kind)| Step::Replace { page, kind }),
         2 => (page(), order()).prop_map(|(page, order)| Step::Split { page, order }),
+        3 => (page(), order(), any::<u8>())
+            .prop_map(|(page, order, kind)| Step::Merge { page, order, kind }),
         4 => (page(), 0usize..3, any::<bool>()).prop_map(|(page, tag, on)| Step::Mark { page, tag, on }),
         4 => (page(), 0u64..3000).prop_map(|(page, pages)| Step::Look { page, pages }),
         1 => (0u64..4).prop_map(|limit| Step::DropShadows { limit }),
@@ -292,6 +311,34 @@ fn every_order_splits_into_every_smaller_one() {
                 both.step(&Step::Split { page: start + 1, order: to.get() });
                 both.step(&Step::Look { page: start, pages: from.pages() });
                 both.clear();
+            }
+        }
+    }
+}
+
+/// Each order, merged to each larger one, with what is beside it and with holes.
+#[test]
+fn every_order_merges_to_every_larger_one() {
+    for to in Order::ALL {
+        for from in Order::ALL.into_iter().filter(|from| *from < to) {
+            for start in [0, to.pages(), 1 << 20] {
+                for neighbour in [false, true] {
+                    let mut both = Both::new();
+                    if neighbour {
+                        both.step(&Step::Insert { page: start ^ to.pages(), order: 0, kind: 2 });
+                    }
+                    for nth in (0..to.pages() / from.pages()).filter(|nth| nth % 3 != 1) {
+                        both.step(&Step::Insert {
+                            page: start + nth * from.pages(),
+                            order: from.get(),
+                            kind: 0,
+                        });
+                    }
+                    both.step(&Step::Mark { page: start, tag: 2, on: true });
+                    both.step(&Step::Merge { page: start + 1, order: to.get(), kind: 0 });
+                    both.step(&Step::Look { page: start, pages: to.pages() });
+                    both.clear();
+                }
             }
         }
     }

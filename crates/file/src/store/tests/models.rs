@@ -241,3 +241,37 @@ fn loom_a_look_up_against_a_split() {
         },
     );
 }
+
+/// A hazard of docs/hazards.md, "Collapse and khugepaged": the folios of a block leave it while they are looked
+/// up, and one is used for another page.
+#[test]
+fn loom_a_look_up_against_a_merge_and_reuse_of_the_frame() {
+    model(
+        &[9, 16],
+        |run| run.find_and_get(9),
+        |run| {
+            let large =
+                Stored { start: index(8), order: Order::new(3).unwrap(), entry: Entry::Folio(Pfn(2)) };
+            // Of the page that is looked up, as of the others.
+            run.frames[2].page.store(9, Ordering::Relaxed);
+            run.frames[2].refs.fetch_add(1, Ordering::Release);
+            assert!(run.locked().merge(large));
+            if run.put(0) {
+                run.insert(3, Order::ZERO, 0);
+            }
+        },
+    );
+}
+
+#[test]
+fn loom_a_look_up_against_a_merge() {
+    model(
+        &[9, 16],
+        |run| run.find_kept(9),
+        |run| {
+            let large =
+                Stored { start: index(8), order: Order::new(3).unwrap(), entry: Entry::Folio(Pfn(2)) };
+            assert!(run.locked().merge(large));
+        },
+    );
+}
