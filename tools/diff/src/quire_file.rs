@@ -309,8 +309,8 @@ pub(crate) fn errno_of(error: PageError) -> Errno {
         PageError::BadAddress | PageError::PastEnd => Errno::EFAULT,
         PageError::NoMemory(_) | PageError::OverLimit(_) => Errno::ENOMEM,
         PageError::File(FileError::NoSpace) => Errno::ENOSPC,
-        // No call returns that a page is swapped out.
-        PageError::File(_) | PageError::Swapped(_) => Errno::EIO,
+        // No call returns that a page is swapped out, and no program is killed for want of memory.
+        PageError::File(_) | PageError::Swapped(_) | PageError::Killed => Errno::EIO,
     }
 }
 

@@ -287,7 +287,7 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
         new.head = None;
         let folio = LockedFolio::new(cache.memcgs, head, guard);
         file.count_came(cache.memcgs, head, order);
-        cache.shmem().list(head);
+        cache.shmem().list(file, head);
         while let Some(old) = held.pop() {
             cache.disown(file, &old);
             cache.shmem().leave_unnamed(old);
@@ -346,7 +346,8 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
 
     /// Whether a locked folio that nothing maps is pinned, and stays so.
     fn is_pinned(&self, folio: &LockedFolio<'m, P>) -> bool {
-        let is_pinned = || self.cache.frames().folio(folio.head()).may_be_pinned();
+        // A fast pin that is not found finds that its entry is gone.
+        let is_pinned = || self.cache.frames().folio(folio.head()).may_be_pinned_after_unmap();
         (0..ATTEMPTS).all(|attempt| {
             if attempt > 0 && is_pinned() {
                 P::relax(attempt);

@@ -10,6 +10,7 @@ use quire_arch::{
     Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange,
 };
 use quire_frame::{FrameFlags, HeadGuard, MapsLeft, VmEvent};
+use quire_memcg::UnevictableFolios;
 use quire_sync::atomic::raw::Ordering;
 
 impl<'w, P: Platform> HugeLeaves<'w, P> {
@@ -89,7 +90,7 @@ impl<'w, P: Platform> HugeLeaves<'w, P> {
         let folio = memory.frames().folios().lock_head(leaf.pfn);
         if folio.folio().frame().word().flags().contains(FrameFlags::MLOCKED) {
             // Reclaim sets the mark again where a mapping locks it. That of what nothing maps stays for ever.
-            memory.memcgs().folios().munlock(pin, &folio);
+            UnevictableFolios::of(memory.memcgs().folios()).munlock(pin, &folio, || false);
         }
         let (left, kind) = (folio.remove_maps(pages), folio.folio().kind());
         drop(folio);
