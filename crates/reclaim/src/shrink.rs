@@ -8,7 +8,6 @@ mod shmem;
 
 use arrayvec::ArrayVec;
 use quire_arch::{NodeId, Order, Pfn, Platform};
-
 use quire_frame::{
     FolioCounter, FolioGuard, Frame, FrameChain, FrameFlags, FrameState, HeldParts, Kind, VmEvent,
 };
@@ -445,8 +444,8 @@ fn put_back<P: Platform>(spaces: &Spaces<P>, head: Pfn, fate: &Fate) {
     let events = spaces.frames().events();
     let pages = spaces.frames().folio(head).order().pages();
     let mut locked = frame.word().flags().contains(FrameFlags::MLOCKED);
-    if !memcgs.folios().lists_anonymous() {
-        // It was on no list. Who begins to list finds it.
+    if frame.kind() == Kind::Shmem && !memcgs.folios().lists_anonymous() {
+        // It was on no list. Who begins to list finds it. What was freed lazily is listed always.
         if matches!(fate, Fate::Activate) {
             spaces.swap().io().count_pages(head, VmEvent::Pgactivate, MemcgStat::Pgactivate);
         }

@@ -58,20 +58,29 @@ impl<'c, 'm, P: Platform> NewFolio<'c, 'm, P> {
     #[cfg_attr(debug_assertions, track_caller)]
     pub(super) fn allocate_folio(
         at: (&'m Memcgs<P>, &'c CachedFile<P>),
-        LargeOrders { orders, drains }: LargeOrders,
+        large: LargeOrders,
         program: &Membership,
     ) -> Result<Self, PageError> {
+        Self::allocate_large(at, large, program).map_or_else(|| Self::allocate_page(at, program), Ok)
+    }
+
+    /// One of the large ones.
+    fn allocate_large(
+        at: (&'m Memcgs<P>, &'c CachedFile<P>),
+        LargeOrders { orders, drains }: LargeOrders,
+        program: &Membership,
+    ) -> Option<Self> {
         for order in orders.iter().take_while(|order| *order > Order::ZERO) {
             let request = AllocRequest::new(order, SITE);
             let request = if drains { request } else { request.without_drain() };
             match Self::allocate_charged(at, request, order, program) {
-                Ok(made) => return Ok(made),
+                Ok(made) => return Some(made),
                 // There is no space for it: as Linux, which takes a page then, and does not count that.
                 Err(PageError::File(_)) => break,
                 Err(error) => count_fallback(at, order, &error),
             }
         }
-        Self::allocate_page(at, program)
+        None
     }
 
     /// A page that the caller needs.
