@@ -216,6 +216,7 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
     /// # Errors
     ///
     /// See [`BlockRefusal`].
+    #[inline(never)]
     pub fn replace(
         &self,
         new: &mut NewBlock<'m, P>,

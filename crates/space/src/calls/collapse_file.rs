@@ -37,6 +37,7 @@ impl<'s, P: Platform> BlockOfFile<'s, P> {
 /// Makes one folio of what the aligned block at `start` maps, for a program's own request. As for private
 /// memory, one reclaim is made for a block for which there is no free one, and no program is killed. The
 /// caller maps it then. Without an error and a folio the mapping has changed.
+#[inline(never)]
 pub(crate) fn collapse_in_file<P: Platform>(
     caller: Caller<'_, P>,
     start: VirtAddr,
@@ -70,6 +71,7 @@ pub(crate) fn collapse_in_file<P: Platform>(
 /// a table goes that has nothing but pages of the folio. If the call `installs` it the leaf is made, else that
 /// is left to a fault. [`Presence::Partial`] if the file has no such folio for it, or another thread has that
 /// locked.
+#[inline(never)]
 pub(crate) fn map_collapsed<'s, P: Platform>(
     writer: &mut MmapWriter<'s, P>,
     vma: &'s Vma,

@@ -69,6 +69,31 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.space.figures().resident, MIB2);
     })
     .allocations(2..=2),
+    // The folio, a frame for the list of those that it replaces, a table to deposit; the last is refused as
+    // Linux does.
+    Scenario::new("a_collapse_of_shared_memory_fails_whole", shared_pages, |scene| {
+        scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::Collapse)
+    })
+    .undone(Undone::Contents)
+    .refused(|scene, error| {
+        assert!(matches!(error, Error::NoFrames(_) | Error::WrongMapping), "{error:?}");
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+    })
+    .succeeded(|scene| {
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+        assert_eq!(scene.space.figures().resident_shmem, MIB2);
+    })
+    .allocations(3..=3),
+    Scenario::new("khugepaged_collapses_shared_memory_or_leaves_the_pages", shared_pages, |scene| {
+        let failed = scene.machine.memory().khugepaged_step().out_of_memory;
+        if failed { Err(Error::NoFrames(AllocError::Injected)) } else { Ok(()) }
+    })
+    .undone(Undone::Contents)
+    .refused(stays)
+    .succeeded(|scene| {
+        assert_eq!(scene.machine.memory().file_totals().shmem_huge, 512);
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+    }),
     // Whatever is missing for the huge zero page, the fault falls back to the zero page.
     Scenario::new("a_read_wants_the_huge_zero_page", advised, |scene| access(scene.read(LARGE)))
         .undone(Undone::Contents)
@@ -136,6 +161,17 @@ fn large(scene: &Scene<'_>) {
 fn small_pages(scene: &Scene<'_>) {
     with_table(scene);
     scene.write(LARGE + 100 * PAGE, 7).expect("nothing fails yet");
+}
+
+/// A page of shared memory in a block of 2 MiB.
+fn shared_pages(scene: &Scene<'_>) {
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    let request = MapRequest::anonymous(MIB2, RW).at(VirtAddr(LARGE), flags);
+    scene.space.mmap(&request).expect("nothing fails yet");
+    scene.write(LARGE + 100 * PAGE, 7).expect("nothing fails yet");
+    let enabled = quire_mm::proc::HugeFile::find("shmem_enabled").expect("it is a file of Linux");
+    enabled.write(scene.machine.memory(), "advise").expect("it is a word of it");
+    scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("nothing fails yet");
 }
 
 fn large_and_child(scene: &Scene<'_>) {
