@@ -25,7 +25,7 @@ use quire_arch::{
 };
 use quire_file::{
     CachedFile, CachedPages, IndexRange, LargeOrders, LockedFolio, Lookup, NewFolioOrders, OpenFile,
-    PageIndex,
+    PageIndex, ShmemState,
 };
 use quire_frame::{AllocError, AllocRequest, FrameChain, Kind};
 use quire_pagetable::{LockedTable, Residency, Tables, page_of};
@@ -79,9 +79,12 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             Lookup::Folio(folio) if dirties && !file.may_be_written(folio.frame().word().flags()) => {
                 Err(self.needs(page))
             }
-            Lookup::Folio(folio) => {
-                self.install_found((table, index), (&folio, page), copy, !fault.is_write())
-            }
+            Lookup::Folio(folio) => self.install_found(
+                (table, index),
+                (&folio, page),
+                copy,
+                !fault.is_write() && !self.is_alone(),
+            ),
         };
         if let (Some(copy), Ok(Step::LookAgain) | Err(_)) = (copy, installed) {
             tables.memory().memcgs().folios().release_unused(pin, copy, Order::ZERO);
@@ -102,7 +105,8 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             if self.file.ends_before(page) {
                 return Err(FaultError::PastEnd.into());
             }
-            return self.install_found((table, index), (&folio, page), copy, !self.fault.is_write());
+            let around = !self.fault.is_write() && !self.is_alone();
+            return self.install_found((table, index), (&folio, page), copy, around);
         }
         self.map_neighbours((table, index));
         Err(came.err().unwrap_or_else(|| self.needs(page)))
@@ -116,6 +120,12 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             Lookup::Folio(folio) => self.install_found((table, index), (&folio, page), None, false),
             _ => Ok(Step::LookAgain),
         }
+    }
+
+    /// Whether a fault maps its page and no other: as in Linux of a segment of SysV shared memory, but for a PMD
+    /// leaf.
+    fn is_alone(&self) -> bool {
+        self.file.shmem().is_some_and(ShmemState::is_segment)
     }
 
     /// Whether the fault writes to the file, which is to know of it.
@@ -189,7 +199,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             None if !around => {
                 let whole = self.whole_run(folio, (page, index)).filter(|run| {
                     let is_none = |entry: &AtomicU64| entry.load(Ordering::Relaxed) == 0;
-                    self.file.may_map_whole(folio.range()) && locked.entries[run.clone()].iter().all(is_none)
+                    !self.is_alone()
+                        && self.file.may_map_whole(folio.range())
+                        && locked.entries[run.clone()].iter().all(is_none)
                 });
                 let run = whole.unwrap_or(index..index + 1);
                 self.install_cached(&locked, run, (folio, page, index), LeafFlags::ACCESSED)?;
@@ -324,7 +336,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     #[cold]
     fn map_neighbours(&self, (table, index): (Pfn, usize)) {
         let Self { tables, pin, fault, .. } = *self;
-        if fault.is_write() || fault.space.is_killed() {
+        if fault.is_write() || fault.space.is_killed() || self.is_alone() {
             return;
         }
         let locked = tables.lock(pin, table, Level::PTE);

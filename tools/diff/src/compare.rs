@@ -35,6 +35,7 @@ pub(crate) fn compare(
         return Ok(());
     }
     sums(linux, quire)?;
+    same("segments", &linux.segments, &quire.segments, |segment| format!("{segment:x?}"))?;
     (0..MOST_MEMFDS).try_for_each(|at| memfd(past, at, [linux, quire]))
 }
 

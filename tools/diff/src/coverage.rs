@@ -78,7 +78,7 @@ fn listed() -> impl Iterator<Item = Combination> {
 }
 
 /// Flags and values that never succeed, or only where this machine has something that is not compared.
-const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC", "FALLOC_FL_UNSHARE_RANGE"];
+const NEVER_OK: &[&str] = &["PROT_GROWSUP", "MAP_SYNC", "FALLOC_FL_UNSHARE_RANGE", "SHM_HUGETLB"];
 
 fn result(outcome: Outcome) -> &'static str {
     match outcome {
@@ -161,6 +161,10 @@ impl Coverage {
         // A host may allow too many mappings for a program to have them all.
         if !self.counts.keys().any(|combination| combination.call == Call::Crowd) {
             all.retain(|combination| combination.call != Call::Crowd && combination.what != standing::FULL);
+        }
+        // A name space of segments takes a privilege.
+        if !self.counts.keys().any(|combination| combination.call.has(Trait::Ipc)) {
+            all.retain(|combination| !combination.call.has(Trait::Ipc));
         }
         all
     }

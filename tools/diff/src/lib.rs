@@ -20,6 +20,7 @@
 //! - `past`: which of them there is, by what a program did before.
 //! - `quire_file`: the file of a program on Quire.
 //! - `quire_memfd`: the memfds of a program on Quire.
+//! - `quire_segments`: the segments of SysV shared memory of a program on Quire.
 //! - `quire`: the same program on Quire.
 //! - `threads`: concurrent programs on one address space.
 //! - `compare`: comparing the observations of both sides.
@@ -43,6 +44,7 @@ pub mod program;
 mod quire;
 mod quire_file;
 mod quire_memfd;
+mod quire_segments;
 mod random;
 mod run;
 mod shrink;

@@ -104,6 +104,25 @@ pub struct Memfd {
     pub sums: Vec<(u64, u64)>,
 }
 
+/// A segment of SysV shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Segment {
+    /// Its number.
+    pub id: i64,
+    /// Its key.
+    pub key: i64,
+    /// Its permissions and state.
+    pub mode: i64,
+    /// The process of the program that made it.
+    pub creator: i64,
+    /// Its size in bytes.
+    pub size: i64,
+    /// How many mappings it has.
+    pub attachments: i64,
+    /// Whether it was ever attached.
+    pub was_attached: bool,
+}
+
 /// The parts that are not observed after every operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Wanted {
@@ -136,6 +155,8 @@ pub struct Observation {
     pub file_sums: Vec<u64>,
     /// What the descriptors of memfds are, if sums are wanted.
     pub memfds: [Option<Memfd>; MOST_MEMFDS],
+    /// All segments of the program's name space, if sums are wanted.
+    pub segments: Vec<Segment>,
     /// The vector of `mincore`, one entry a page.
     pub residency: Vec<bool>,
 }
@@ -229,6 +250,7 @@ impl Observation {
         self.file_sums.clear();
         self.file_size = 0;
         self.memfds = [const { None }; MOST_MEMFDS];
+        self.segments.clear();
         self.residency.clear();
         self.figures = None;
     }

@@ -232,6 +232,9 @@ impl Past {
             Call::Mmap if fourth & MAP_HUGETLB != 0 && probes::has_huge_pages() => {
                 Some(KnownDifference::NotBuilt)
             }
+            Call::Shmget if third & (SHM_HUGETLB | SHM_NORESERVE) == SHM_HUGETLB | SHM_NORESERVE => {
+                Some(KnownDifference::NotBuilt)
+            }
             // What it writes is not the same.
             Call::MincoreInto => {
                 let seen = || overlapping(before, addr, len);

@@ -4,9 +4,10 @@ use crate::error::DiffError;
 use crate::linux::{Start, StoreFacts, crowd, rights_of, shown_flags};
 use crate::observation::{Detail, Figures, Observation, Pages, Region, Wanted};
 use crate::program::names::{FOLDER, ZEROS};
-use crate::program::{Call, MOST_PROCESSES, Outcome, Store};
+use crate::program::{Call, MOST_PROCESSES, Outcome, Store, Trait};
 use crate::quire_file::ProgramFile;
 use crate::quire_memfd::{Descriptors, Made};
+use crate::quire_segments::Segments;
 use crate::sum;
 use quire_arch::{Access, PAGE_SIZE, VirtAddr, VirtRange};
 use quire_host::{AccessError, HostPlatform, Machine, Program, Vcpu};
@@ -27,6 +28,7 @@ pub(crate) struct Processes<'m> {
     /// As the processes below.
     descriptors: [Descriptors<'m>; MOST_PROCESSES as usize],
     made: Made<'m>,
+    segments: Segments<'m>,
     all: [Option<HostSpace<'m>>; MOST_PROCESSES as usize],
 }
 
@@ -102,7 +104,7 @@ impl<'m> Processes<'m> {
         (start, store): (&'m Start, Store),
     ) -> Result<Self, DiffError> {
         let file = ProgramFile::new(machine, store, start.store(store)).map_err(DiffError::File)?;
-        let made = Made::new(machine);
+        let made = Made::new(machine, file.number());
         Self::with(machine, cpu, (start, file, made)).map_err(DiffError::Space)
     }
 
@@ -116,7 +118,8 @@ impl<'m> Processes<'m> {
         let mut all = [const { None }; MOST_PROCESSES as usize];
         all[0] = Some(space);
         let descriptors = core::array::from_fn(|_| Descriptors::default());
-        Ok(Self { start, cpu, file, descriptors, made, all })
+        let segments = Segments::new(machine, start);
+        Ok(Self { start, cpu, file, descriptors, made, segments, all })
     }
 
     /// The space of a process that lives.
@@ -164,6 +167,7 @@ impl<'m> Processes<'m> {
             Call::Fork => match space.fork() {
                 Ok(child) => {
                     self.all[args[0] as usize] = Some(child);
+                    self.segments.inherit(process, args[0] as u32);
                     self.descriptors[args[0] as usize] = self.descriptors[process as usize].clone();
                     Outcome::Value(0)
                 }
@@ -172,6 +176,7 @@ impl<'m> Processes<'m> {
             Call::Exit => {
                 self.all[process as usize] = None;
                 self.descriptors[process as usize] = Descriptors::default();
+                self.segments.settle();
                 Outcome::Value(0)
             }
             Call::Setrlimit => {
@@ -180,6 +185,7 @@ impl<'m> Processes<'m> {
             }
             Call::SetPrivileges => {
                 let wanted = rights_of(args[0]) & self.start.rights;
+                self.segments.set_privileges(process, args[0]);
                 self.all[process as usize] = Some(space.acting_with(wanted));
                 Outcome::Value(0)
             }
@@ -190,6 +196,7 @@ impl<'m> Processes<'m> {
                 };
                 Outcome::Value(crowd(args[0], make))
             }
+            _ if call.has(Trait::Ipc) => Outcome::Value(self.segments.make((process, space), call, args)),
             _ if Descriptors::are_meant(call, args) => {
                 let memfds = &mut self.descriptors[process as usize];
                 Outcome::Value(memfds.make(call, args, &mut self.made, (&program, space)))
@@ -262,6 +269,7 @@ impl<'m> Processes<'m> {
             self.sum_pages(space, seen);
             self.file.sum_up(seen);
             self.descriptors[process as usize].sum_up(seen);
+            self.segments.list(space, seen);
         }
     }
 
@@ -299,12 +307,13 @@ impl<'m> Processes<'m> {
 fn region_of(mapping: &Mapping, made: &Made<'_>, shown: VmFlags) -> Region {
     let shared = mapping.flags.contains(VmFlags::MAYSHARE);
     let memfd = mapping.file.map_or(0, |number| made.place(number));
+    let file = mapping.file == Some(made.file());
     let region = Region {
         start: mapping.range.start().0,
         end: mapping.range.end().0,
         flags: mapping.flags & shown,
         offset: mapping.page_offset * PAGE_SIZE,
-        file: memfd == 0 && mapping.file.is_some_and(|id| id != ZEROS_ID),
+        file,
         memfd,
     };
     Region { offset: if shared || region.is_cached() { region.offset } else { 0 }, ..region }

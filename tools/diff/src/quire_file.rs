@@ -276,6 +276,11 @@ impl<'m> ProgramFile<'m> {
         let _ = self.openings[0].read(0, &mut nowhere);
     }
 
+    /// The number that mappings show it by.
+    pub(crate) fn number(&self) -> u64 {
+        self.openings[0].number()
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.openings[0].size()
     }

@@ -34,19 +34,25 @@ struct Description<'m> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Descriptors<'m>([Option<Rc<Description<'m>>>; MOST_MEMFDS]);
 
-/// All that a program has made, by the numbers of the files.
+/// All that a program has made, by the numbers of the files, beside its file.
 #[derive(Debug)]
 pub(crate) struct Made<'m> {
     machine: &'m Machine,
+    file: u64,
     numbers: Vec<u64>,
     /// Linux has a page past the end of one, which is not here.
     lacks_page: bool,
 }
 
 impl<'m> Made<'m> {
-    /// None.
-    pub(crate) const fn new(machine: &'m Machine) -> Self {
-        Self { machine, numbers: Vec::new(), lacks_page: false }
+    /// None, of a program whose file has this number.
+    pub(crate) const fn new(machine: &'m Machine, file: u64) -> Self {
+        Self { machine, file, numbers: Vec::new(), lacks_page: false }
+    }
+
+    /// The number of the program's file.
+    pub(crate) const fn file(&self) -> u64 {
+        self.file
     }
 
     /// Which one has this number, from 1, or 0.

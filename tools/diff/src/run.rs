@@ -62,6 +62,8 @@ pub struct DiffReport {
     pub not_made: u64,
     /// Those among them that cannot be compared since the host merges equal pages.
     pub merging: u64,
+    /// Those among them that are about SysV shared memory, where programs cannot have a name space of their own.
+    pub segments: u64,
     /// What the host has that matters: what was left out for it, and settings that were changed during the
     /// run.
     pub host: Vec<String>,
@@ -94,6 +96,7 @@ impl DiffReport {
         self.compared += verdict.compared;
         self.not_made += verdict.not_made;
         self.merging += verdict.merging;
+        self.segments += verdict.segments;
         self.programs += 1;
         if let Some(mismatch) = &verdict.unconfirmed {
             self.unconfirmed += 1;
@@ -110,6 +113,12 @@ impl DiffReport {
             self.host.push(format!(
                 "this host merges equal pages (/sys/kernel/mm/ksm/run is 1): {} calls of MADV_MERGEABLE are left out",
                 self.merging
+            ));
+        }
+        if self.segments > 0 {
+            self.host.push(format!(
+                "a name space of SysV shared memory takes CAP_SYS_ADMIN: {} calls about segments are left out",
+                self.segments
             ));
         }
         self.host.extend(Settings::of(&Host::default()).changed_since(before));
@@ -164,6 +173,7 @@ fn merge(report: &mut DiffReport, part: DiffReport) {
     report.compared += part.compared;
     report.not_made += part.not_made;
     report.merging += part.merging;
+    report.segments += part.segments;
     report.programs += part.programs;
     report.unconfirmed += part.unconfirmed;
     if report.first_unconfirmed.is_none() {

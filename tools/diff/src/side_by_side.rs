@@ -9,7 +9,7 @@ use crate::linux::{Effort, Host, Interference, Oracle, Start, merges};
 use crate::observation::{Observation, Wanted, first_fit};
 use crate::past::{Past, Swap};
 use crate::program::names::{MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE};
-use crate::program::{Call, MOST_PROCESSES, Op, Outcome, Program, Store, Word};
+use crate::program::{Call, MOST_PROCESSES, Op, Outcome, Program, Store, Trait, Word};
 use crate::quire::Processes;
 use crate::standing::Standing;
 use crate::taken;
@@ -178,6 +178,7 @@ impl SideBySide {
             if outcome == Outcome::NotMade {
                 verdict.not_made += 1;
                 verdict.merging += u64::from(merges(settings, op));
+                verdict.segments += u64::from(op.call.has(Trait::Ipc) && !start.has_ipc);
                 continue;
             }
             let args = op.args.map(|word| match word {
@@ -185,6 +186,7 @@ impl SideBySide {
                 Word::Window(offset) => program.window.wrapping_add(offset),
                 Word::Area(id, offset) => steps.area(id).unwrap_or(0).wrapping_add(offset),
                 Word::Base(base, offset) => start.base(base).wrapping_add(offset),
+                Word::Segment(id) => steps.area(id).unwrap_or(0).wrapping_sub(1),
             });
             let made = Made { op, args, outcome };
             match course.step(&made, wanted, &self.linux, &mut self.quire, coverage) {

@@ -25,6 +25,8 @@ pub struct Verdict {
     pub not_made: u64,
     /// Those among them that cannot be compared since the host merges equal pages.
     pub merging: u64,
+    /// Those among them that are about SysV shared memory, which takes a privilege.
+    pub segments: u64,
     /// Differences that are known.
     pub known: KnownCounts,
     /// The program differed, but not each time that it was run again; what differed.

@@ -48,6 +48,10 @@ fn what_once_differed_is_alike() {
             println!("{name} is not compared: this host allows programs too many mappings");
             continue;
         }
+        if report.segments > 0 {
+            println!("{name} is compared in part: a name space of segments takes a privilege");
+            continue;
+        }
         assert_eq!(report.compared, program.ops.len() as u64, "{name}: an operation was not made");
     }
 }

@@ -17,7 +17,7 @@ pub use control::{ShmChange, ShmQuery, ShmTotals};
 pub use segment::ShmStatus;
 
 use crate::file::File;
-use crate::space::{Error, MapFlags, MapRequest, MappedFile, Protection, Space};
+use crate::space::{Error, MapFlags, MapRequest, MappedFile, Protection, Space, VmFlags};
 use core::fmt;
 use quire_arch::{LockClass, PAGE_SIZE, Platform, VirtAddr};
 use quire_frame::KernelFrames;
@@ -41,6 +41,12 @@ const SHM_EXEC: u32 = 0o100_000;
 
 /// The most bytes of a segment (`SHMMAX`).
 const MOST_BYTES: u64 = u64::MAX - (1 << 24);
+
+/// The most bytes of any file.
+const MOST_FILE_BYTES: u64 = i64::MAX as u64;
+
+/// What the mappings of segments are like: as in Linux one is moved alone, and none goes in a merge.
+const OF_SEGMENTS: VmFlags = VmFlags::PLACES_ITSELF.union(VmFlags::COUNTED);
 
 /// A name space of segments of SysV shared memory.
 ///
@@ -129,6 +135,9 @@ impl<'m, P: Platform> ShmNamespace<'m, P> {
                 _ => Error::BadFlags,
             });
         }
+        if size > MOST_FILE_BYTES {
+            return Err(Error::SegmentSize);
+        }
         let is_promised = flags & SHM_NORESERVE == 0;
         match File::create_segment(self.spaces, size, is_promised) {
             Err(Error::OffsetOverflow) => Err(Error::SegmentSize),
@@ -183,7 +192,7 @@ impl<'m, P: Platform> ShmNamespace<'m, P> {
         let request = MapRequest {
             flags: MapFlags::SHARED | wanted.flags(size)?,
             addr: wanted.addr(),
-            file: Some(MappedFile { writable, ..MappedFile::new(0, 0) }),
+            file: Some(MappedFile { writable, vm_flags: OF_SEGMENTS, ..MappedFile::new(0, 0) }),
             ..MapRequest::anonymous(size, protection)
         };
         // An opening of its own: two attachments never become one mapping.

@@ -17,6 +17,7 @@ use quire_vma::{AnonVmaRef, Backing, Proposal, Protection, Rights, VmFlags, Vma}
 /// The flags of [`MappedFile::vm_flags`] that a mapping has.
 const OF_FILES: VmFlags = VmFlags::WHOLE
     .union(VmFlags::PLACES_ITSELF)
+    .union(VmFlags::COUNTED)
     .union(VmFlags::HIDES_CACHE)
     .union(VmFlags::IO)
     .union(VmFlags::DONTEXPAND)

@@ -57,9 +57,9 @@ pub struct MappedFile {
     pub max_bytes: u64,
     /// The file system wants large mappings aligned for huge pages (ext4, xfs, btrfs).
     pub huge_alignment: bool,
-    /// Flags that its mappings get, as a device sets them: WHOLE, IO, DONTEXPAND, DONTCOPY, DONTDUMP. ZEROS
-    /// and PLACES_ITSELF say what the file is like, HIDES_CACHE that it is not the program's. Others are
-    /// ignored.
+    /// Flags that its mappings get, as a device sets them: WHOLE, IO, DONTEXPAND, DONTCOPY, DONTDUMP. ZEROS,
+    /// PLACES_ITSELF and COUNTED say what the file is like, HIDES_CACHE that it is not the program's. Others
+    /// are ignored.
     pub vm_flags: VmFlags,
 }
 

@@ -336,8 +336,9 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         };
         let at_start = range.start() == snapshot.range.start();
         let at_end = range.end() == snapshot.range.end();
-        let previous = if at_start { self.last_starting_before(range.start()) } else { None };
-        let next = if at_end { self.first_ending_after(range.end()) } else { None };
+        let stays = at_start && at_end && flags.contains(VmFlags::COUNTED);
+        let previous = if at_start && !stays { self.last_starting_before(range.start()) } else { None };
+        let next = if at_end && !stays { self.first_ending_after(range.end()) } else { None };
         let choice = proposal.merges(previous.map(Vma::snapshot).as_ref(), next.map(Vma::snapshot).as_ref());
         let previous = previous.filter(|_| choice.previous);
         let next = next.filter(|_| choice.next);

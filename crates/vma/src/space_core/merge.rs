@@ -41,6 +41,8 @@ impl Proposal {
                 && previous.page_offset_at(self.range.start()) == self.page_offset
                 && compatible(previous.anon, self.anon)
         });
+        // Of what becomes one with both neighbours, the one above goes.
+        let next = next.filter(|_| with_previous.is_none() || !self.flags.contains(VmFlags::COUNTED));
         let with_next = next.filter(|next| {
             next.range.start() == self.range.end()
                 && self.agrees(next)
@@ -109,6 +111,16 @@ mod tests {
         let (low, high) = (snapshot(0x1000, 0x2000, 5), snapshot(0x3000, 0x4000, 6));
         let choice = proposal(0x2000, 0x3000).merges(Some(&low), Some(&high));
         assert_eq!(choice, MergeChoice { previous: true, next: false });
+    }
+
+    #[test]
+    fn of_two_neighbours_of_a_file_that_counts_its_mappings_none_goes() {
+        let counted = |snapshot: VmaSnapshot| VmaSnapshot { flags: RW | VmFlags::COUNTED, ..snapshot };
+        let (low, high) = (counted(snapshot(0x1000, 0x2000, 0)), counted(snapshot(0x3000, 0x4000, 0)));
+        let between = Proposal { flags: low.flags, ..proposal(0x2000, 0x3000) };
+        let choice = between.merges(Some(&low), Some(&high));
+        assert_eq!(choice, MergeChoice { previous: true, next: false });
+        assert_eq!(between.merges(None, Some(&high)), MergeChoice { previous: false, next: true });
     }
 
     #[test]

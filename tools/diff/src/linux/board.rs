@@ -6,8 +6,8 @@
 //! [`Board::turn`].
 
 use super::shared::Atomics;
-use crate::program::names::{MOST_MADE, MOST_MEMFDS};
-use crate::program::{MOST_OPS, Store};
+use crate::program::names::{MOST_MADE, MOST_MEMFDS, MOST_SEGMENTS};
+use crate::program::{MOST_OPS, MOST_PROCESSES, Store};
 use core::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64};
 
 /// Slots in turn.
@@ -36,13 +36,18 @@ pub(super) struct RawOp {
     pub(super) words: [AtomicU64; 6],
     pub(super) areas: [AtomicU32; 6],
     pub(super) id: AtomicU32,
-    /// Whether the result is the address of an area.
-    pub(super) makes_area: AtomicU32,
+    /// [`MAKES_AREA`], [`MAKES_SEGMENT`] or 0.
+    pub(super) makes: AtomicU32,
     /// What of `WANT_*` is to be observed afterwards.
     pub(super) want: AtomicU32,
     /// Whether it is not made on this host.
     pub(super) left_out: AtomicU32,
 }
+
+/// The result is the address of an area.
+pub(super) const MAKES_AREA: u32 = 1;
+/// The result is the number of a segment.
+pub(super) const MAKES_SEGMENT: u32 = 2;
 
 /// The full text of `smaps`.
 pub(super) const WANT_ALL_TEXT: u32 = 1;
@@ -85,6 +90,9 @@ pub(super) struct RawMemfd {
     pub(super) sums: [[AtomicU64; 2]; MOST_MEMFD_PAGES],
 }
 
+/// A segment: its number, key, mode, creator, size, attachments, and whether it was ever attached.
+pub(super) const SEGMENT_WORDS: usize = 7;
+
 /// The result of one operation, and the state after it.
 #[repr(C)]
 pub(super) struct Slot {
@@ -114,6 +122,8 @@ pub(super) struct Slot {
     /// Of the file's pages.
     pub(super) file_sums: [AtomicU64; MOST_FILE_PAGES],
     pub(super) memfds: [RawMemfd; MOST_MEMFDS],
+    pub(super) segment_count: AtomicU32,
+    pub(super) segments: [[AtomicI64; SEGMENT_WORDS]; MOST_SEGMENTS as usize],
     pub(super) status: [AtomicU8; STATUS_BYTES],
     pub(super) text: [AtomicU8; TEXT_BYTES],
 }
@@ -129,6 +139,8 @@ pub(super) struct Facts {
     pub(super) upwards: AtomicU64,
     /// Where a hint below everything lands.
     pub(super) lowest: AtomicU64,
+    /// Whether a process may have a name space of SysV shared memory of its own.
+    pub(super) has_ipc: AtomicU32,
     /// Not zero: the step of the preparation that failed, and its error below.
     pub(super) failed_step: AtomicU32,
     pub(super) error: AtomicI64,
@@ -173,13 +185,17 @@ pub(super) struct Board {
     /// The inodes of the memfds that the program has made, in their order.
     pub(super) made: [AtomicU64; MOST_MADE as usize],
     pub(super) made_count: AtomicU32,
+    /// Whether the program has SysV shared memory.
+    pub(super) uses_ipc: AtomicU32,
+    /// The numbers that Linux has for the program's processes.
+    pub(super) pids: [AtomicI64; MOST_PROCESSES as usize],
     /// Start and end of what belongs to the process itself, sorted and disjoint.
     pub(super) own: [[AtomicU64; 2]; MOST_OWN],
     /// For what the kernel reads and writes.
     pub(super) scratch: [AtomicU64; 64],
     /// A page of the file.
     pub(super) page: [AtomicU64; 512],
-    /// Results of operations that made areas, by number; 0 is none.
+    /// Results of operations that made areas, and one more than those that made segments, by number; 0 is none.
     pub(super) areas: [AtomicU64; MOST_OPS],
     pub(super) ops: [RawOp; MOST_OPS],
     pub(super) slots: [Slot; SLOTS as usize],

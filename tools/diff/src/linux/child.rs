@@ -6,8 +6,12 @@
 //! allocates or panics: only the program changes their address spaces.
 
 use super::access::{self, Accessed};
-use super::board::{Board, DONE, LEFT_OUT, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE, WAKE_EVERY};
+use super::board::{
+    Board, DONE, LEFT_OUT, MAKES_AREA, MAKES_SEGMENT, NO_AREA, NO_PROCESS, RawOp, SLOTS, Slot, UNSAFE,
+    WAKE_EVERY,
+};
 use super::file;
+use super::ipc;
 use super::memfd;
 use super::observe::{for_each_gap, observe};
 use super::prepare;
@@ -15,9 +19,9 @@ use super::raw::{Plain, exit, futex_wait, futex_wake, has_ended, plain, syscall}
 use super::texts::Files;
 use crate::program::Call;
 use crate::program::names::{
-    CAP_IPC_LOCK, CAP_SYS_RAWIO, F_ADD_SEALS, F_GET_SEALS, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE,
-    MAP_NORESERVE, MAP_PRIVATE, MOST_MADE, MOST_NAME, MOST_RANGE_BYTES, MREMAP_FIXED, SEEK_DATA, SEEK_HOLE,
-    memfd_at,
+    CAP_IPC_LOCK, CAP_IPC_OWNER, CAP_SYS_RAWIO, F_ADD_SEALS, F_GET_SEALS, MAP_ANONYMOUS, MAP_FIXED,
+    MAP_FIXED_NOREPLACE, MAP_NORESERVE, MAP_PRIVATE, MOST_MADE, MOST_NAME, MOST_RANGE_BYTES,
+    MOST_SEGMENT_BYTES, MREMAP_FIXED, REFUSED_SEGMENT_BYTES, SEEK_DATA, SEEK_HOLE, SHM_REMAP, memfd_at,
 };
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -58,6 +62,7 @@ pub(super) unsafe extern "C" fn template(board: *const Board) -> ! {
             // So that all processes of the program can be ended together.
             plain(Plain::Setpgid, 0, 0);
             prepare::allow_large_folios(true);
+            ipc::begin(board);
             run(board, 0);
         }
         bury(board, first);
@@ -92,6 +97,7 @@ fn bury(board: &Board, first: i64) {
 /// The main loop of process `me` of a program.
 fn run(board: &Board, mut me: u32) -> ! {
     let mut files = Files::open();
+    ipc::note_process(board, me);
     let count = board.op_count.load(Relaxed);
     loop {
         let step = board.turn.load(Acquire);
@@ -132,6 +138,7 @@ fn run(board: &Board, mut me: u32) -> ! {
                         if child == 0 {
                             me = args[0] as u32;
                             files = Files::open();
+                            ipc::note_process(board, me);
                             continue;
                         }
                         slot.value.store(child.min(0), Relaxed);
@@ -142,8 +149,9 @@ fn run(board: &Board, mut me: u32) -> ! {
                         ends = true;
                     } else {
                         make(board, slot, number, args);
-                        if op.makes_area.load(Relaxed) != 0 && slot.value.load(Relaxed) > 0 {
-                            let value = slot.value.load(Relaxed).cast_unsigned();
+                        let (makes, value) = (op.makes.load(Relaxed), slot.value.load(Relaxed));
+                        if makes == MAKES_SEGMENT && value >= 0 || makes == MAKES_AREA && value > 0 {
+                            let value = value.cast_unsigned() + u64::from(makes == MAKES_SEGMENT);
                             board.areas[op.id.load(Relaxed) as usize].store(value, Relaxed);
                         }
                     }
@@ -269,6 +277,19 @@ fn is_safe(board: &Board, number: u32, args: &[u64; 6]) -> bool {
     if number == Call::Close.number() {
         return memfd_at(addr).is_some();
     }
+    if number == Call::Shmget.number() {
+        return len <= MOST_SEGMENT_BYTES || len >= REFUSED_SEGMENT_BYTES;
+    }
+    if number == Call::Shmat.number() {
+        // Without that flag nothing is replaced.
+        return third & SHM_REMAP == 0 || is_free(board, len & !(PAGE - 1), MOST_SEGMENT_BYTES);
+    }
+    if number == Call::Shmctl.number() {
+        return ipc::is_command(len & INT);
+    }
+    if number == Call::Shmdt.number() {
+        return true;
+    }
     if number == Call::Lseek.number() {
         return memfd_at(addr).is_some() && matches!(third & INT, SEEK_DATA | SEEK_HOLE);
     }
@@ -327,6 +348,8 @@ fn make(board: &Board, slot: &Slot, number: u32, mut args: [u64; 6]) {
                 set_privileges(board, args[0])
             } else if number == Call::MemfdCreate.number() {
                 memfd::create(board, args)
+            } else if number == Call::Shmctl.number() {
+                ipc::control(board, args)
             } else if number == Call::Reopen.number() {
                 memfd::reopen(args)
             } else if number == Call::Crowd.number() {
@@ -421,7 +444,7 @@ fn set_limit(board: &Board, resource: u64, value: u64) -> i64 {
 /// have not.
 fn set_privileges(board: &Board, wanted: u64) -> i64 {
     const VERSION_3: u64 = 0x2008_0522;
-    const BOTH: u64 = CAP_IPC_LOCK | CAP_SYS_RAWIO;
+    const ALL: u64 = CAP_IPC_LOCK | CAP_IPC_OWNER | CAP_SYS_RAWIO;
     let (header, data) = (&board.scratch[16], &board.scratch[17]);
     header.store(VERSION_3, Relaxed);
     let (head, body) = (header.as_ptr().addr() as u64, data.as_ptr().addr() as u64);
@@ -433,7 +456,7 @@ fn set_privileges(board: &Board, wanted: u64) -> i64 {
             return result;
         }
         let found = data.load(Relaxed);
-        data.store(found & !BOTH | found >> 32 & wanted & BOTH, Relaxed);
+        data.store(found & !ALL | found >> 32 & wanted & ALL, Relaxed);
         syscall(libc::SYS_capset, [head, body, 0, 0, 0, 0])
     }
 }

@@ -6,6 +6,7 @@ mod child;
 mod file;
 mod image;
 mod interference;
+mod ipc;
 mod memfd;
 mod observe;
 mod preparation;
@@ -32,7 +33,7 @@ pub(crate) use text::shown_flags;
 
 use crate::program::names::MADV_MERGEABLE;
 use crate::program::{Call, Class, Op, Program, Store, Trait, WINDOW_BYTES, Word};
-use board::{Board, MOST_OWN, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS, WANT_TEXT};
+use board::{Board, MAKES_AREA, MAKES_SEGMENT, MOST_OWN, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS, WANT_TEXT};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use nix::sched::{CpuSet, sched_getaffinity};
@@ -180,6 +181,7 @@ impl Oracle {
             highest: facts.highest.load(Relaxed),
             upwards: facts.upwards.load(Relaxed),
             lowest: facts.lowest.load(Relaxed),
+            has_ipc: facts.has_ipc.load(Relaxed) != 0,
             own: board.own[..count].iter().map(|own| (own[0].load(Relaxed), own[1].load(Relaxed))).collect(),
         };
         let start = Start::of(&measured).map_err(OracleError::Proc)?;
@@ -195,6 +197,12 @@ impl Oracle {
         &self.start
     }
 
+    /// Whether an operation is made on neither side, since programs cannot have a name space of SysV shared memory
+    /// of their own.
+    pub(crate) fn leaves_out_segments(&self, op: &Op) -> bool {
+        !self.start.has_ipc && op.call.has(Trait::Ipc)
+    }
+
     /// Starts a program with its file in a store. Its steps are read from the returned value; dropping that ends
     /// the program. What cannot be compared on a host with `settings` is left out.
     pub(crate) fn run(
@@ -207,7 +215,8 @@ impl Oracle {
         let crowded = program.ops.iter().any(|op| op.call == Call::Crowd);
         for (at, op) in program.ops.iter().enumerate() {
             self.put(at, op, program, (effort, crowded));
-            board.ops[at].left_out.store(leaves_out(settings, op).into(), Relaxed);
+            let left_out = leaves_out(settings, op) || self.leaves_out_segments(op);
+            board.ops[at].left_out.store(left_out.into(), Relaxed);
         }
         for area in &board.areas {
             area.store(0, Relaxed);
@@ -215,6 +224,8 @@ impl Oracle {
         board.op_count.store(program.ops.len() as u32, Relaxed);
         board.store.store(store as u32, Relaxed);
         board.made_count.store(0, Relaxed);
+        let uses_ipc = self.start.has_ipc && program.ops.iter().any(|op| op.call.has(Trait::Ipc));
+        board.uses_ipc.store(uses_ipc.into(), Relaxed);
         board.window_end.store(program.window + WINDOW_BYTES, Relaxed);
         board.turn.store(0, Relaxed);
         board.ready.store(0, Relaxed);
@@ -234,13 +245,20 @@ impl Oracle {
         raw.number.store(op.call.number(), Relaxed);
         raw.process.store(op.process, Relaxed);
         raw.id.store(op.id, Relaxed);
-        raw.makes_area.store(op.call.has(Trait::Area).into(), Relaxed);
+        let makes = match (op.call.has(Trait::Area), op.call.has(Trait::Segment)) {
+            (true, _) => MAKES_AREA,
+            (false, true) => MAKES_SEGMENT,
+            (false, false) => 0,
+        };
+        raw.makes.store(makes, Relaxed);
         for ((word, area), arg) in raw.words.iter().zip(&raw.areas).zip(op.args) {
             let (value, of) = match arg {
                 Word::Exact(value) => (value, 0),
                 Word::Window(offset) => (program.window.wrapping_add(offset), 0),
                 Word::Area(id, offset) => (offset, id + 1),
                 Word::Base(base, offset) => (self.start.base(base).wrapping_add(offset), 0),
+                // The board has one more than its number.
+                Word::Segment(id) => (u64::MAX, id + 1),
             };
             word.store(value, Relaxed);
             area.store(of, Relaxed);
@@ -257,7 +275,11 @@ impl Oracle {
             let text = if crowded { WANT_TEXT } else { WANT_ALL_TEXT };
             want |= WANT_STATUS | if has_text { text } else { 0 };
         }
-        if effort == Effort::Thorough || at % SUMS_EVERY == SUMS_EVERY - 1 || last || op.call == Call::Fork {
+        if effort == Effort::Thorough
+            || at % SUMS_EVERY == SUMS_EVERY - 1
+            || last
+            || matches!(op.call, Call::Fork | Call::Shmctl)
+        {
             want |= WANT_SUMS;
         }
         raw.want.store(want, Relaxed);

@@ -5,6 +5,7 @@ use super::board::{
     WANT_SUMS, WANT_TEXT,
 };
 use super::file;
+use super::ipc;
 use super::memfd;
 use super::raw::{Plain, plain, syscall};
 use super::texts::{Files, next_vma, query};
@@ -59,6 +60,7 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
     slot.sum_count.store(0, Relaxed);
     slot.file_count.store(0, Relaxed);
     memfd::forget(slot);
+    slot.segment_count.store(0, Relaxed);
     slot.status_len.store(0, Relaxed);
     for_each_gap(board, |start, end| {
         list_vmas(board, slot, files, start, end);
@@ -68,6 +70,7 @@ pub(super) fn observe(board: &Board, slot: &Slot, files: &Files, want: u32) {
         sum_pages(slot);
         file::sum_up(board, slot);
         memfd::sum_up(board, slot);
+        ipc::list(board, slot);
     }
     if want & WANT_STATUS != 0 {
         let len = read_text(files.status, &slot.status[..STATUS_BYTES]);

@@ -3,6 +3,7 @@
 use super::access;
 use super::board::{Board, MOST_OWN};
 use super::file;
+use super::ipc;
 use super::memfd;
 use super::preparation::{Preparation, fail};
 use super::raw::{Plain, Setting, open_as, open_process_as, plain, set, syscall};
@@ -153,6 +154,7 @@ pub(super) fn measure(board: &Board) {
     occupy_khugepaged();
     list_own(board, &files);
     file::measure(board, &files);
+    ipc::try_one(board);
     let facts = &board.facts;
     // SAFETY: asks where the program break is.
     facts.brk.store(unsafe { syscall(libc::SYS_brk, [0; 6]) }.cast_unsigned(), Relaxed);

@@ -32,12 +32,14 @@ pub(super) enum Plain {
     Close = libc::SYS_close,
     Dup2 = libc::SYS_dup2,
     ExitGroup = libc::SYS_exit_group,
+    Getpid = libc::SYS_getpid,
     Ftruncate = libc::SYS_ftruncate,
     Kill = libc::SYS_kill,
     Lseek = libc::SYS_lseek,
     PidfdOpen = libc::SYS_pidfd_open,
     PkeyAlloc = libc::SYS_pkey_alloc,
     Setpgid = libc::SYS_setpgid,
+    Unshare = libc::SYS_unshare,
 }
 
 /// Makes one of them.

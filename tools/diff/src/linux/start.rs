@@ -4,7 +4,7 @@
 use super::text::smaps;
 use super::{file, probes};
 use crate::observation::Region;
-use crate::program::names::{CAP_IPC_LOCK, CAP_SYS_RAWIO};
+use crate::program::names::{CAP_IPC_LOCK, CAP_IPC_OWNER, CAP_SYS_RAWIO};
 use crate::program::{Base, Store};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -26,6 +26,12 @@ pub(crate) struct Start {
     pub(crate) limits: Limits,
     /// The privileges that it has, and can regain after it dropped them.
     pub(crate) rights: Rights,
+    /// Programs have a name space of SysV shared memory each.
+    pub(crate) has_ipc: bool,
+    /// Whether permissions of segments do not matter to it (CAP_IPC_OWNER).
+    pub(crate) passes_modes: bool,
+    /// Its user and group.
+    pub(crate) owner: (u32, u32),
     /// Hard limits of the data, the stack, locked memory and the address space.
     pub(crate) hard: Limits,
     pub(crate) overcommit: Overcommit,
@@ -100,6 +106,7 @@ pub(super) struct Measured {
     pub(super) highest: u64,
     pub(super) upwards: u64,
     pub(super) lowest: u64,
+    pub(super) has_ipc: bool,
     pub(super) own: Vec<Stretch>,
 }
 
@@ -116,13 +123,23 @@ fn limit(text: &str, name: &str) -> (u64, u64) {
 
 /// The capabilities that memory calls check, if the process is in the initial user namespace: only there
 /// they count.
-fn rights_of_process(pid: i32) -> std::io::Result<Rights> {
+fn capabilities_of_process(pid: i32) -> std::io::Result<u64> {
     const INITIAL: &str = "user:[4026531837]";
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|word| u64::from_str_radix(word.trim(), 16).ok()).unwrap_or(0);
     let initial = std::fs::read_link(format!("/proc/{pid}/ns/user"))?.as_os_str() == INITIAL;
-    Ok(rights_of(if initial { effective } else { 0 }))
+    Ok(if initial { effective } else { 0 })
+}
+
+/// The effective user and group.
+fn owner_of_process(pid: i32) -> std::io::Result<(u32, u32)> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let effective = |name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
+    };
+    Ok((effective("Uid:"), effective("Gid:")))
 }
 
 /// The rights that bits of capabilities stand for.
@@ -164,7 +181,7 @@ fn overcommit() -> Overcommit {
 
 impl Start {
     pub(super) fn of(measured: &Measured) -> std::io::Result<Self> {
-        let Measured { pid, brk, highest, upwards, lowest, .. } = *measured;
+        let Measured { pid, brk, highest, upwards, lowest, has_ipc, .. } = *measured;
         let mut own = Vec::new();
         let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
         smaps(&text, |detail, file| own.push(((detail.start, detail.end), detail.flags, file)));
@@ -199,11 +216,27 @@ impl Start {
             own.iter().filter(|(_, flags, _)| wanted(*flags)).map(|((start, end), ..)| end - start).sum()
         };
         let (size, data) = (sum(|_| true), sum(VmFlags::is_data));
-        let rights = rights_of_process(pid)?;
+        let capabilities = capabilities_of_process(pid)?;
+        let (rights, passes_modes) = (rights_of(capabilities), capabilities & CAP_IPC_OWNER != 0);
+        let owner = owner_of_process(pid)?;
         let [memory, disk, large] =
             file::KEPT.map(|kept| StoreFacts::of(&format!("/proc/{pid}/fd/{}", kept[0])));
         let (overcommit, stores) = (overcommit(), [memory?, disk?, large?]);
-        Ok(Self { layout, limits, rights, hard, overcommit, own, gaps, size, data, stores })
+        Ok(Self {
+            layout,
+            limits,
+            rights,
+            has_ipc,
+            passes_modes,
+            owner,
+            hard,
+            overcommit,
+            own,
+            gaps,
+            size,
+            data,
+            stores,
+        })
     }
 
     /// Puts the oracle's own mappings into `space`.

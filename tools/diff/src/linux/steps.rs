@@ -4,7 +4,7 @@ use super::board::{
     self, DONE, MOST_RUNS, MOST_VMAS, SLOTS, Slot, WAKE_EVERY, WANT_ALL_TEXT, WANT_STATUS, WANT_SUMS,
 };
 use super::raw::{futex_wait, futex_wake};
-use super::{Oracle, OracleError, Start, memfd, observe, text};
+use super::{Oracle, OracleError, Start, ipc, memfd, observe, text};
 use crate::observation::{Detail, Observation, Pages, Region, Wanted};
 use crate::program::{Call, Op, Outcome};
 use core::sync::atomic::AtomicU8;
@@ -111,6 +111,7 @@ impl Steps<'_> {
         let file_sums = &slot.file_sums[..slot.file_count.load(Relaxed) as usize];
         seen.file_sums.extend(file_sums.iter().map(|sum| sum.load(Relaxed)));
         memfd::read(slot, &mut seen.memfds);
+        ipc::read(slot, &mut seen.segments);
         let index = self.next as usize;
         let want = board.ops[index].want.load(Relaxed);
         let all_summed = slot.cut.load(Relaxed) == 0;

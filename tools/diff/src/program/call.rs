@@ -59,7 +59,7 @@ pub(crate) mod names {
         LOCK_ALL:
             MCL_CURRENT = 1, MCL_FUTURE = 2, MCL_ONFAULT = 4;
         PRIVILEGES:
-            CAP_IPC_LOCK = 1 << 14, CAP_SYS_RAWIO = 1 << 17;
+            CAP_IPC_LOCK = 1 << 14, CAP_IPC_OWNER = 1 << 15, CAP_SYS_RAWIO = 1 << 17;
         OPTION:
             PR_SET_MDWE = 65, PR_GET_MDWE = 66;
         MDWE:
@@ -78,6 +78,13 @@ pub(crate) mod names {
             SEEK_DATA = 3, SEEK_HOLE = 4;
         ACCESS:
             O_RDONLY = 0, O_WRONLY = 1, O_RDWR = 2;
+        SEGMENT:
+            IPC_CREAT = 0o1000, IPC_EXCL = 0o2000, SHM_HUGETLB = 0o4000, SHM_NORESERVE = 0o10000;
+        ATTACH:
+            SHM_RDONLY = 0o10000, SHM_RND = 0o20000, SHM_REMAP = 0o40000, SHM_EXEC = 0o100_000;
+        SEGMENT_CONTROL:
+            IPC_RMID = 0, IPC_SET = 1, IPC_STAT = 2, SHM_LOCK = 11, SHM_UNLOCK = 12, SHM_STAT = 13, SHM_INFO = 14,
+            SHM_STAT_ANY = 15;
         LIMIT:
             RLIMIT_DATA = 2, RLIMIT_STACK = 3, RLIMIT_MEMLOCK = 8, RLIMIT_AS = 9;
     }
@@ -95,6 +102,15 @@ pub(crate) mod names {
     pub(crate) use crate::observation::MOST_MEMFDS;
     /// How many memfds a program makes at most.
     pub(crate) const MOST_MADE: u32 = 64;
+    /// The largest segment of SysV shared memory that a program makes, and the smallest size that is refused for
+    /// being too large.
+    pub(crate) const MOST_SEGMENT_BYTES: u64 = 4 << 20;
+    pub(crate) const REFUSED_SEGMENT_BYTES: u64 = 1 << 48;
+    /// Places of segments that are compared.
+    pub(crate) const MOST_SEGMENTS: u32 = 24;
+    /// Beside the mode that `IPC_SET` sets: the owner is -1.
+    pub(crate) const NO_OWNER: u64 = 1 << 16;
+
     /// The longest name that a program gives one.
     pub(crate) const MOST_NAME: u64 = 4000;
 
@@ -134,9 +150,13 @@ pub(crate) enum Trait {
     Flags,
     /// The address that it returns can be used by later operations.
     Area,
+    /// The number of a segment that it returns can be used by later operations.
+    Segment,
+    /// It is about SysV shared memory.
+    Ipc,
 }
 
-use Trait::{Area, Border, Flags, Range, Swapped};
+use Trait::{Area, Border, Flags, Ipc, Range, Segment, Swapped};
 
 /// A call with its name, class, number (of Linux, or of the pseudo calls from 10 000 on), arguments and
 /// traits.
@@ -234,6 +254,14 @@ calls! {
     Close = "close", Memory, 3, [Signed];
     /// `fcntl` about seals.
     Fcntl = "fcntl", Memory, 72, [Signed, Value(names::CONTROL), Bits(names::SEALS)];
+    /// `shmget`.
+    Shmget = "shmget", Memory, 29, [Signed, Number, Bits(names::SEGMENT)], Segment, Ipc;
+    /// `shmat`.
+    Shmat = "shmat", Memory, 30, [Number, Number, Bits(names::ATTACH)], Flags, Area, Ipc;
+    /// `shmdt`.
+    Shmdt = "shmdt", Memory, 67, [Number], Ipc;
+    /// `shmctl`, whose last argument is the mode that `IPC_SET` sets. The segments are compared after it.
+    Shmctl = "shmctl", Memory, 31, [Number, Value(names::SEGMENT_CONTROL), Number], Flags, Ipc;
     /// `lseek` to data or a hole.
     Lseek = "lseek", Memory, 8, [Signed, Number, Value(names::SEEK)];
 }

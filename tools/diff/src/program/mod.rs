@@ -28,6 +28,8 @@ pub enum Word {
     Area(u32, u64),
     /// So many bytes from what a process has at its start.
     Base(Base, u64),
+    /// The number of the segment that the `shmget` with this number returned.
+    Segment(u32),
 }
 
 /// What a process has at its start.

@@ -44,6 +44,7 @@ impl fmt::Display for Word {
             Self::Window(offset) => write!(f, "window+{offset:#x}"),
             Self::Area(id, offset) => write!(f, "area{id}+{offset:#x}"),
             Self::Base(base, offset) => write!(f, "{base}+{offset:#x}"),
+            Self::Segment(id) => write!(f, "segment{id}"),
         }
     }
 }
@@ -144,6 +145,12 @@ fn word(text: &str, kind: Argument) -> Result<Word, String> {
             };
         }
         return Ok(Word::Exact(value));
+    }
+    if let Some(Ok(id)) = text.strip_prefix("segment").map(str::parse::<u32>) {
+        return match (id as usize) < MOST_OPS {
+            true => Ok(Word::Segment(id)),
+            false => Err(format!("there is no operation {id}")),
+        };
     }
     let Some((base, offset)) = text.split_once('+') else { return number(text).map(Word::Exact) };
     let offset = number(offset)?;

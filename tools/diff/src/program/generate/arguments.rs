@@ -149,6 +149,7 @@ pub(super) fn with_offset(addr: Word, change: impl Fn(u64) -> u64) -> Word {
         Word::Window(offset) => Word::Window(change(offset)),
         Word::Area(of, offset) => Word::Area(of, change(offset)),
         Word::Base(base, offset) => Word::Base(base, change(offset)),
+        Word::Segment(id) => Word::Segment(id),
     }
 }
 

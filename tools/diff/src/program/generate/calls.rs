@@ -155,7 +155,7 @@ impl Generator {
 
     pub(super) fn mremap(&mut self) -> (Call, [Word; 6]) {
         // With old size 0 what is shared is mapped once more.
-        let shares = self.theme.shared || self.theme.files || self.theme.memfds;
+        let shares = self.shares_memory();
         let doubles = self.random.chance(if shares { 15 } else { 3 });
         let old = if doubles { 0 } else { self.length() };
         let new = match self.random.below(100) {
@@ -178,7 +178,7 @@ impl Generator {
 
     pub(super) fn madvise(&mut self, addr: Word) -> (Call, [Word; 6]) {
         let mut advice = self.random.pick(ADVICE);
-        let shares = self.theme.files || self.theme.shared || self.theme.memfds;
+        let shares = self.shares_memory();
         if self.random.chance(if shares { 4 } else { 0 }) {
             advice = MADV_REMOVE;
         }
@@ -244,8 +244,12 @@ impl Generator {
 
     pub(super) fn limit(&mut self) -> (Call, [Word; 6]) {
         if self.random.chance(10) {
-            let privileges =
-                self.random.pick(&[0, CAP_IPC_LOCK, CAP_SYS_RAWIO, CAP_IPC_LOCK | CAP_SYS_RAWIO]);
+            let privileges = self.random.pick(&[
+                0,
+                CAP_IPC_LOCK,
+                CAP_SYS_RAWIO,
+                CAP_IPC_LOCK | CAP_SYS_RAWIO | CAP_IPC_OWNER,
+            ]);
             return (Call::SetPrivileges, words([Word::Exact(privileges)]));
         }
         let pages = self.random.below(1024) * PAGE;

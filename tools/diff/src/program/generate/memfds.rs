@@ -106,7 +106,7 @@ impl Generator {
         let file = Word::Exact(memfd);
         match self.random.below(100) {
             0..7 => {
-                let len = match self.random.below(20) {
+                let len = match self.random.below(12) {
                     0 => self.random.pick(&[0, 248, 249, 250, MOST_NAME]),
                     _ => 1 + self.random.below(20),
                 };
@@ -119,6 +119,11 @@ impl Generator {
             }
             10..12 => (Call::Dup2, words([memfd, self.any_memfd()].map(Word::Exact))),
             12..13 => (Call::Close, words([file])),
+            13..15 if !self.areas.is_empty() => {
+                // Mostly what the first operations have mapped.
+                let addr = Word::Area(self.areas[0], self.random.below(16) * PAGE);
+                (Call::Madvise, words([addr, Word::Exact(PAGE), Word::Exact(MADV_REMOVE)]))
+            }
             13..28 => self.transfer(Call::Pread, file),
             28..46 => self.transfer(Call::Pwrite, file),
             46..58 => (Call::Ftruncate, words([memfd, self.memfd_size()].map(Word::Exact))),

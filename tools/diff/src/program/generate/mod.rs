@@ -5,6 +5,7 @@ mod calls;
 mod files;
 mod large;
 mod memfds;
+mod segments;
 
 use super::names::*;
 use super::{Base, Call, Op, Program, Store, Trait, WINDOW_BYTES, Word};
@@ -38,6 +39,8 @@ struct Theme {
     zeros: bool,
     /// Memfds, with what descriptors and seals do.
     memfds: bool,
+    /// Segments of SysV shared memory.
+    segments: bool,
     forks: bool,
     limits: bool,
     /// Memory that may be executed, and `PR_SET_MDWE`.
@@ -66,6 +69,9 @@ struct Generator {
     written: Vec<Word>,
     /// The calls whose areas later ones may name, newest last.
     areas: Vec<u32>,
+    /// Operations that made segments, and those that attached some, newest last.
+    segments: Vec<u32>,
+    attachments: Vec<u32>,
     /// Descriptors of memfds that were opened, newest last.
     memfds: Vec<u64>,
     /// Processes that were forked, living or not, and those that live.
@@ -100,6 +106,7 @@ pub(crate) fn generate(store: Option<Store>, seed: u64, number: u64, len: usize)
         executes: random.chance(10),
         zeros: random.chance(15),
         memfds: random.chance(if large { 5 } else { 25 }),
+        segments: random.chance(if large { 3 } else { 15 }),
         large,
         large_file,
         changes_file: !large_file || random.chance(40),
@@ -112,6 +119,8 @@ pub(crate) fn generate(store: Option<Store>, seed: u64, number: u64, len: usize)
         unaligned: window.next_multiple_of(MIB2) - window,
         written: Vec::new(),
         areas: Vec::new(),
+        segments: Vec::new(),
+        attachments: Vec::new(),
         memfds: Vec::new(),
         forked: 0,
         living: vec![0],
@@ -133,6 +142,9 @@ impl Generator {
         let (call, args) = if id == 0 && self.theme.limits && self.random.chance(60) {
             // Limits on locked memory bind only a process without the privilege.
             (Call::SetPrivileges, words([Word::Exact(self.random.pick(&[0, 0, CAP_SYS_RAWIO]))]))
+        } else if id == 0 && self.theme.segments && self.random.chance(25) {
+            // Without the other one permissions of segments matter.
+            (Call::SetPrivileges, words([Word::Exact(CAP_IPC_LOCK | CAP_SYS_RAWIO)]))
         } else if self.theme.memfds && id < 3 && self.random.chance(70) {
             self.memfd_start(id)
         } else if self.theme.large && id < 2 && self.random.chance(80) {
@@ -147,6 +159,11 @@ impl Generator {
             self.areas.push(id);
         }
         self.note_memfd(call, &args);
+        match call {
+            Call::Shmget => self.segments.push(id),
+            Call::Shmat => self.attachments.push(id),
+            _ => {}
+        }
         let pages_out = call == Call::Madvise && args[2] == Word::Exact(MADV_PAGEOUT);
         self.paged_out = pages_out.then_some([args[0], args[1]]);
         self.locked = matches!(call, Call::Mlock | Call::Mlock2).then_some([args[0], args[1]]);
@@ -197,6 +214,9 @@ impl Generator {
         }
         if self.theme.executes && self.random.chance(1) {
             return self.mdwe();
+        }
+        if self.theme.segments && self.random.chance(18) {
+            return self.segment_call();
         }
         if self.theme.memfds && self.random.chance(22) {
             return self.memfd_call();
