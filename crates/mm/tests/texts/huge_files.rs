@@ -436,6 +436,15 @@ fn a_space_knows_its_orders() {
         map(2 * BASE, 4 * MIB, flags);
         assert_eq!(largest(2 * BASE), None, "{flags:?}");
     }
+    // Nor of huge pages of the program's choice, which are in a file of their own.
+    let chosen = MapRequest {
+        addr: Some(VirtAddr(4 * BASE)),
+        flags: MapFlags::FIXED | MapFlags::NORESERVE,
+        huge_pages: Some((quire_mm::space::HugePages::Mib2, 0)),
+        ..MapRequest::anonymous(4 * MIB, RW)
+    };
+    space.mmap(&chosen).unwrap();
+    assert_eq!(orders(HugeUse::Smaps, 4 * BASE), OrderSet::EMPTY);
 }
 
 /// A mapping of this process, as Linux shows it.

@@ -87,7 +87,9 @@ impl<P: Platform> SpaceMappings<'_, P> {
         }
         let core = self.space.core();
         let has_pages = snapshot.anon.is_some() || matches!(purpose, HugeUse::Fault | HugeUse::Smaps);
-        if !snapshot.backing.is_anonymous() || !has_pages {
+        // Huge pages of the program's choice are in a file of their own.
+        let is_own = snapshot.backing.is_anonymous() && !snapshot.flags.contains(VmFlags::HUGETLB);
+        if !is_own || !has_pages {
             return OrderSet::EMPTY;
         }
         let orders =
