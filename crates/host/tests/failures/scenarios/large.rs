@@ -169,7 +169,7 @@ fn shared_pages(scene: &Scene<'_>) {
     let request = MapRequest::anonymous(MIB2, RW).at(VirtAddr(LARGE), flags);
     scene.space.mmap(&request).expect("nothing fails yet");
     scene.write(LARGE + 100 * PAGE, 7).expect("nothing fails yet");
-    let enabled = quire_mm::proc::HugeFile::find("shmem_enabled").expect("it is a file of Linux");
+    let enabled = HugeFile::find("shmem_enabled").expect("it is a file of Linux");
     enabled.write(scene.machine.memory(), "advise").expect("it is a word of it");
     scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("nothing fails yet");
 }
