@@ -21,6 +21,7 @@ bench=$(built quire-host faults)
 files=$(built quire-host files)
 lab=$(built quire-lab count)
 store=$(built quire-file store)
+paths=$(built quire-host paths)
 few=2000
 many=12000
 work=$(mktemp -d)
@@ -67,6 +68,29 @@ for job in munmap exit fork; do
         done
     done
 done
+
+# The hottest paths: plain, with pages on lists (-lru), charged to a memcg (-charged), and both. NAME UNITS-A-ROUND
+# ROUNDS-AND-MORE.
+hot() {
+    for few in $3 $(($3 * 3)); do
+        valgrind --tool=callgrind --callgrind-out-file="$work/out" --collect-atstart=no \
+            '--toggle-collect=*paths*measured*' "$paths" count "$1" "$few" 2>&1 >/dev/null |
+            grep -o 'Collected : [0-9]*' | grep -o '[0-9]*'
+    done | paste -sd' ' | awk -v name="$1" -v count=$(($2 * $3 * 2)) '{ printf "%-34s %9d\n", name, ($2 - $1) / count }'
+}
+printf '\n%-34s %9s\n' 'hottest paths, zeroing included' all
+for kind in '' -lru -charged -both; do
+    for name in fault munmap dontneed fork exit-child; do
+        hot "$name$kind" 4096 1
+    done
+    for name in dontneed-one one-freed one-kept untouched; do
+        hot "$name$kind" 1 200
+    done
+done
+for name in pcp-0 pcp-9 remote-9; do
+    hot "$name" 8 200
+done
+hot move 1024 2
 
 printf '\n%-34s %9s %9s %9s %9s\n' 'for each recorded build, thousands' all manager head atomic
 for folios in 4k 64k all; do

@@ -135,7 +135,8 @@ impl CpuMask {
     #[doc(hidden)]
     #[inline]
     pub fn len(&self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
+        // Most words are empty, and without an instruction for it to count takes a dozen.
+        self.0.iter().filter(|&&word| word != 0).map(|word| word.count_ones() as usize).sum()
     }
 
     /// The CPUs of this set that are not in `other`.

@@ -9,13 +9,13 @@ mod spare;
 
 use self::spare::Spare;
 use crate::cached::FileFault;
-use crate::cow::{copy_on_write, hold_page, is_pinned_and_cached, must_copy};
+use crate::cow::{charge_new, copy_on_write, hold_page, is_pinned_and_cached, must_copy};
 use crate::error::{FaultError, Refusal};
 use crate::step::{HugeFault, Step};
 use crate::vm_fault::VmFault;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{FolioCounter, Kind, VmEvent};
+use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
 use quire_pagetable::{FlushCause, Found, LockedTable, Tables, page_of, pages_from};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::Thp;
@@ -126,6 +126,9 @@ impl<P: Platform> Resolver<'_, '_, P> {
         if let Some(of_file) = FileFault::of(tables, pin, fault) {
             return of_file.resolve((table, index));
         }
+        if fault.kind() == Kind::Anonymous && fault.orders().is_empty() {
+            return self.resolve_page((table, index));
+        }
         let entries = tables.entries(table);
         let needs_folio = fault.needs_first_folio();
         let mut spare = Spare::new(self);
@@ -147,6 +150,26 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 return Ok(Step::Done);
             }
         }
+    }
+
+    /// The same for a private page that no larger folio may take the place of: most faults.
+    #[inline]
+    fn resolve_page(&self, (table, index): (Pfn, usize)) -> Result<Step, Refusal> {
+        let Self { tables, pin, ref fault, .. } = *self;
+        let memory = tables.memory();
+        let pfn = memory.frames().allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous))?;
+        charge_new(&tables, pin, pfn, Order::ZERO)?;
+        let refused = {
+            let locked = tables.lock(pin, table, Level::PTE);
+            let is_none = locked.entries[index].load(Ordering::Relaxed) == 0 && !locked.is_dead();
+            if is_none && !fault.space.is_killed() {
+                self.install_new(&locked, index, Some((pfn, Order::ZERO)));
+                return Ok(Step::Done);
+            }
+            if is_none { Err(FaultError::Killed.into()) } else { Ok(Step::LookAgain) }
+        };
+        memory.memcgs().folios().release_unused(pin, pfn, Order::ZERO);
+        refused
     }
 
     /// Makes the access possible through entry `index` of `table`, which was `seen`.

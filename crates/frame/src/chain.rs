@@ -89,6 +89,23 @@ impl FrameChain {
         Some((first, frame, order))
     }
 
+    /// Takes the first block if it is a single page.
+    #[inline]
+    pub(crate) fn pop_single(&mut self, map: &MemoryMap) -> Option<FrameIndex> {
+        let first = self.first.some()?;
+        let frame = map.at(first);
+        if frame.word().order() > Order::ZERO {
+            return None;
+        }
+        self.first = frame.next();
+        if self.first == FrameIndex::NONE {
+            self.last = FrameIndex::NONE;
+        }
+        self.blocks -= 1;
+        self.pages -= 1;
+        Some(first)
+    }
+
     /// Takes up to `blocks` blocks off the front; all of them in constant time.
     #[inline]
     pub(crate) fn split(&mut self, map: &MemoryMap, blocks: u32) -> Self {

@@ -66,12 +66,12 @@ pub use folio_counters::FolioCounter;
 pub use frames::{
     CacheNode, FolioGuard, FolioSplit, FrameAudit, FrameCache, FrameCaches, FrameConfig, FrameFolios,
     FrameHotplug, FrameLimbo, FramePcp, FrameReports, FrameTotals, FrameWatermarks, Frames, HeldParts,
-    KernelFrames, ListDemand, MachineId, PartIs, PcpReport, Pinned, SplitError, Turn,
+    KernelFrames, ListDemand, MachineId, PartIs, PcpReport, Pinned, SinglePages, SplitError, Turn,
 };
 pub use kind::Kind;
 pub use map::{
     DeferredLink, FolioFrame, FolioIo, Frame, FrameFlags, FrameState, InHand, MAX_REFS, MemoryMap,
-    Migratetype, OwnerWord, PAGEBLOCK_ORDER, SlabFrame, TableFrame, ZspageFrame,
+    Migratetype, OwnerWord, PAGEBLOCK_ORDER, SingleUnmapped, SlabFrame, TableFrame, ZspageFrame,
 };
 pub use pcp::PcpTechnique;
 pub use request::AllocRequest;

@@ -31,6 +31,7 @@
 //! - `charge`: charging pages to memcgs.
 //! - `zswap`: what compressed caches keep for memcgs.
 //! - `folios`: folios on the LRU lists, and on their way back to the page-frame allocator.
+//! - `singles`: single pages that lose their last mapping, many at a time.
 //! - `programs`: what a program's new pages are charged to.
 //! - `splits`: the folios that wait to be split.
 //! - `reparent`: what removed memcgs leave, and who inherits it.
@@ -69,6 +70,7 @@ mod peak;
 mod programs;
 mod protected;
 mod reparent;
+mod singles;
 mod splits;
 mod stat;
 mod table;
@@ -97,6 +99,7 @@ pub use outcome::WriteOutcome;
 pub use peak::MemcgPeak;
 pub use programs::MemcgPrograms;
 pub use reparent::Reparenting;
+pub use singles::{SinglesToChain, SinglesToFree};
 pub use splits::{DeferredOf, DeferredSplits};
 pub use stat::{MemcgStat, MemcgStats};
 pub use tree::{KeptMemcg, MemcgTree, Protection, Visits};

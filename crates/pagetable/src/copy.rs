@@ -276,9 +276,23 @@ impl<P: Platform> Forker<'_, P> {
         }
         let mut shared = Residency::default();
         let mut stop = None;
+        let folios = self.parent.memory().frames().folios();
+        let has_private_pages = !copying.parent.shared && !copying.of_file;
         let mut index = from;
         while index < end {
             let raw = here.entries[index].load(Ordering::Relaxed);
+            if has_private_pages
+                && P::Paging::is_present_leaf(raw, Level::PTE)
+                && folios.share_single(P::Paging::frame_of(raw))
+            {
+                // What most memory is, in few steps; all else, and pages that are pinned, as below.
+                self.parent.fetch_ahead(here.entries, index, 1);
+                let unused = !P::Paging::ACCESSED;
+                share_entry::<P>(&here.entries[index], &there.entries[index], raw, true, unused);
+                shared.anonymous += 1;
+                index += 1;
+                continue;
+            }
             index += match P::Paging::decode(raw, Level::PTE) {
                 Entry::None => 1,
                 Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {

@@ -27,8 +27,9 @@ use crate::residency::Residency;
 use crate::table::{Tables, pages_from};
 use arrayvec::ArrayVec;
 use core::{fmt, mem};
-use quire_arch::{Order, Pfn, Pin, Platform, VirtRange};
-use quire_frame::{Folio, FrameChain, FrameFlags, FreeError, HeadGuard, Kind, MapsLeft};
+use quire_arch::{Order, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_frame::{Folio, FrameChain, FrameFlags, FreeError, HeadGuard, Kind, MapsLeft, SingleUnmapped};
+use quire_memcg::SinglesToChain;
 use quire_swap::SlotId;
 
 /// Runs that are noted before they are flushed.
@@ -60,6 +61,8 @@ pub struct Gather<'s, P: Platform> {
     emptied: FrameChain,
     /// The last table that was unlinked with its entries; each links to the one before it.
     unlinked: Option<Pfn>,
+    /// About where what the first of these tables map begins.
+    pub(crate) unlinked_from: VirtAddr,
     /// Entries that were made unusable and are still to be taken out.
     absent: Option<VirtRange>,
     /// Large leaves that were made unusable, and the part of each that is to be unmapped: those at the two
@@ -74,7 +77,7 @@ pub struct Gather<'s, P: Platform> {
     /// Smallest range that holds every translation that must be flushed.
     stale: Option<VirtRange>,
     cause: FlushCause,
-    counts: GatherCounts,
+    pub(crate) counts: GatherCounts,
 }
 
 /// The smallest range that holds both.
@@ -94,6 +97,7 @@ impl<'s, P: Platform> Gather<'s, P> {
             noted: ArrayVec::new_const(),
             emptied: FrameChain::new(),
             unlinked: None,
+            unlinked_from: VirtAddr(u64::MAX),
             absent: None,
             pending_splits: ArrayVec::new_const(),
             zeros: None,
@@ -152,6 +156,45 @@ impl<'s, P: Platform> Gather<'s, P> {
             Err(FreeError::Referenced { .. }) => self.note(head, 0),
             Err(error) => debug_assert!(false, "an unmapped folio could not be gathered: {error}"),
         }
+    }
+
+    /// Takes the page at `pfn`, whose entry goes, if that was the only mapping of a single page of private
+    /// memory and nothing else stands in the way; perhaps only when the others are
+    /// [settled](Self::settle_singles), which has said that there is room.
+    #[inline]
+    pub(crate) fn add_single(
+        &mut self,
+        pin: &Pin<'_, P>,
+        singles: &mut SinglesToChain<'_, P>,
+        pfn: Pfn,
+    ) -> bool {
+        let gathered = singles.gather(pin, &mut self.folios, pfn);
+        let is_taken = gathered.is_taken() || gathered == SingleUnmapped::Listed;
+        if is_taken {
+            self.counts.add_singles(1, 1);
+        }
+        is_taken
+    }
+
+    /// Settles single pages, whose entries are gone. Those that others use are unmapped after the flush.
+    /// Unless these were the last (`all`), only where each of them might need one of the places that are left
+    /// for runs. Returns whether there is a place for what the next entry adds, beside theirs.
+    #[inline]
+    pub(crate) fn settle_singles(
+        &mut self,
+        pin: &Pin<'_, P>,
+        singles: &mut SinglesToChain<'_, P>,
+        all: bool,
+    ) -> bool {
+        if !singles.is_empty() && (all || singles.is_full(self.noted.remaining_capacity())) {
+            let Self { folios, noted, counts, .. } = self;
+            singles.settle(pin, folios, |pfn| {
+                counts.refuse_single();
+                let is_noted = noted.try_push(Noted { pfn, pages: 1 });
+                debug_assert!(is_noted.is_ok(), "a page was refused by a full gather");
+            });
+        }
+        !self.is_full()
     }
 
     /// Takes a run of `pages` from `pfn` on that stays counted as mapped until the flush. The gather is not
@@ -232,10 +275,11 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.counts.moved += entries as u64;
     }
 
-    /// Takes a table that was unlinked from its parent with all that it leads to; the caller notes what may
-    /// be cached of it. Only the MMU can change it, and after the flush not even the MMU.
+    /// Takes a table that was unlinked from its parent with all that it leads to, which begins about at
+    /// `from`; the caller notes what may be cached of it. Only the MMU can change it, and after the flush not even the MMU.
     #[inline]
-    pub fn add_unlinked(&mut self, pfn: Pfn) {
+    pub fn add_unlinked(&mut self, pfn: Pfn, from: VirtAddr) {
+        self.unlinked_from = self.unlinked_from.min(from);
         self.memory().frames().known(pfn).as_table().set_next_unlinked(self.unlinked);
         self.unlinked = Some(pfn);
     }

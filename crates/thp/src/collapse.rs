@@ -230,7 +230,7 @@ impl<'s, P: Platform> Collapse<'s, P> {
                 tables.lock_slot(&pin, slot).install(slot.index, linked);
                 return Err(CollapseError::Busy);
             }
-            gather.add_unlinked(table);
+            gather.add_unlinked(table, VirtAddr(0));
         }
         let (head, deposit) = new.into_parts();
         let entries = &self.0.entries(table)[..P::Paging::entries(Level::PTE)];

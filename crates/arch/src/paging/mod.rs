@@ -100,6 +100,13 @@ pub unsafe trait PagingFormat: Copy + Send + Sync + 'static {
         matches!(Self::decode(raw, level), Entry::Table(_))
     }
 
+    /// The table that `raw`, an entry at `level`, leads to.
+    #[doc(hidden)]
+    #[inline]
+    fn table_of(raw: u64, level: Level) -> Option<Pfn> {
+        if let Entry::Table(pfn) = Self::decode(raw, level) { Some(pfn) } else { None }
+    }
+
     /// The frame that the present leaf `raw` maps. A format may have a cheaper way than
     /// [`decode`](Self::decode).
     #[doc(hidden)]

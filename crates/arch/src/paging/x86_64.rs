@@ -62,6 +62,7 @@ fn decode_absent(raw: u64) -> Entry {
     if raw == 0 { Entry::None } else { unpack_stored((raw ^ FRAME) >> 1) }
 }
 
+#[inline]
 fn frame_of(raw: u64) -> Pfn {
     Pfn((raw & FRAME) >> 12)
 }
@@ -128,6 +129,11 @@ unsafe impl<const LEVELS: u8> PagingFormat for X86_64<LEVELS> {
     #[inline]
     fn is_table(raw: u64, level: Level) -> bool {
         raw & (PRESENT | LARGE) == PRESENT && level > Level::PTE
+    }
+
+    #[inline]
+    fn table_of(raw: u64, level: Level) -> Option<Pfn> {
+        Self::is_table(raw, level).then(|| frame_of(raw))
     }
 
     #[inline]

@@ -26,7 +26,7 @@ mod zone_blocks;
 
 pub use audit::{FrameAudit, ListDemand};
 pub use caches::{CacheNode, FrameCache, FrameCaches, Turn};
-pub use folios::{FolioGuard, FolioSplit, FrameFolios, HeldParts, PartIs, Pinned, SplitError};
+pub use folios::{FolioGuard, FolioSplit, FrameFolios, HeldParts, PartIs, Pinned, SinglePages, SplitError};
 pub use hotplug::FrameHotplug;
 pub use kernel::KernelFrames;
 pub use limbo::FrameLimbo;

@@ -98,6 +98,20 @@ impl<P: Platform> Frames<P> {
     pub fn free_chain(&self, pin: &Pin<'_, P>, mut chain: FrameChain) {
         self.events.add(pin, VmEvent::Pgfree, chain.pages());
         while let Some((index, frame, order)) = chain.pop(&self.map) {
+            if order == Order::ZERO
+                && let Some(next) = chain.pop_single(&self.map)
+            {
+                let mut singles = Chunk::new();
+                singles.push(index, 1);
+                singles.push(next, 1);
+                while !singles.is_full()
+                    && let Some(index) = chain.pop_single(&self.map)
+                {
+                    singles.push(index, 1);
+                }
+                self.free_counted_singles(pin, &singles);
+                continue;
+            }
             let zone = self.zone(frame.zone());
             if self.technique.covers(order) {
                 let set = zone.pcp.mine(pin);
@@ -128,6 +142,40 @@ impl<P: Platform> Frames<P> {
         }
     }
 
+    /// Frees single pages that were counted as freed: to the CPU's own lists as far as they have room.
+    pub(super) fn free_counted_singles(&self, pin: &Pin<'_, P>, pages: &Chunk) {
+        let mut rest = pages.blocks();
+        while let Some(&first) = rest.first() {
+            let zone = self.zone(self.map.at(first).zone());
+            let mut done = 0;
+            if self.technique.covers(Order::ZERO) {
+                let set = zone.pcp.mine(pin);
+                let mut pcp = set.lists.lock();
+                let kept = pcp.pages() + set.returned.pages();
+                let room = usize::try_from(pcp.high().saturating_sub(kept)).unwrap_or(usize::MAX);
+                done = pcp.push_singles(&self.map, &rest[..rest.len().min(room)], zone.id);
+            }
+            if done == 0 {
+                let mut past = Chunk::new();
+                let of_zone = rest.iter().take_while(|&&index| self.map.at(index).zone() == zone.id);
+                of_zone.for_each(|&index| past.push(index, 1));
+                done = past.blocks().len();
+                self.free_past_lists(pin, zone, &past);
+            }
+            rest = &rest[done..];
+        }
+    }
+
+    /// Gives the blocks of `chunk` back past the CPU's own lists: to the CPUs whose lists they came from, or
+    /// to `zone`.
+    fn free_past_lists(&self, pin: &Pin<'_, P>, zone: &Zone<P>, chunk: &Chunk) {
+        if self.technique.tunes() {
+            Surplus::new(self).return_or_free(pin, zone, chunk);
+        } else {
+            ZoneBlocks::new(self).free_to_zone(pin, zone, chunk.blocks());
+        }
+    }
+
     /// Gives `first` and what follows it in `chain` back past the CPU's own lists, up to a chunk: to the CPUs
     /// whose lists they came from, or to `zone`.
     fn chunk_past_lists(
@@ -147,11 +195,7 @@ impl<P: Platform> Frames<P> {
             chunk.push(index, order.pages());
             next = chain.pop(&self.map);
         }
-        if self.technique.tunes() {
-            Surplus::new(self).return_or_free(pin, zone, &chunk);
-        } else {
-            ZoneBlocks::new(self).free_to_zone(pin, zone, chunk.blocks());
-        }
+        self.free_past_lists(pin, zone, &chunk);
     }
 
     /// Checks a block and takes it from its user.

@@ -75,6 +75,44 @@ pub struct Frame {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Frame>() == 64 && align_of::<Frame>() == 64);
 
+/// A mapping of what may be a single page of private memory has gone, and is counted no more:
+/// [`take_single`](Frame::take_single) if it was the only one.
+#[inline]
+pub(crate) fn unmap_single(frame: &Frame) -> SingleUnmapped {
+    let unmapped = frame.take_single(false);
+    if unmapped != SingleUnmapped::Mapped {
+        return unmapped;
+    }
+    let maps = frame.maps.load(Ordering::Relaxed);
+    // Ordered as where mappings are counted otherwise (`Folio::remove_maps`).
+    let is_shared =
+        maps > 1 && frame.maps.compare_exchange(maps, maps - 1, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    if is_shared { SingleUnmapped::Mapped } else { SingleUnmapped::Other }
+}
+
+/// What became of a page when a mapping of it went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SingleUnmapped {
+    /// It was taken from its user.
+    Taken,
+    /// The same, and it is charged to a memcg still.
+    TakenCharged,
+    /// Others map it.
+    Mapped,
+    /// It is on a list, and the mapping was the only one: nothing has changed.
+    Listed,
+    /// It is no single page of private memory, or other threads use it: nothing has changed.
+    Other,
+}
+
+impl SingleUnmapped {
+    /// Whether the page was taken from its user.
+    #[inline]
+    pub fn is_taken(self) -> bool {
+        matches!(self, Self::Taken | Self::TakenCharged)
+    }
+}
+
 impl Frame {
     pub(crate) fn new(kind: Kind, zone: ZoneId) -> Self {
         Self {
@@ -155,6 +193,54 @@ impl Frame {
         // Ordered as in `update`.
         self.maps.load(Ordering::Relaxed) == 0
             && self.word.compare_exchange(now, next.raw(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Counts one more mapping of what may be a single page of private memory that an entry of the caller, in
+    /// a locked table, maps. False, with nothing changed, if it is anything else, is mapped by `most`
+    /// entries, has `pin` references or more, or may be mapped by name.
+    #[inline]
+    pub(crate) fn share_single(&self, pin: u32, most: u32) -> bool {
+        // Acquire: before the word, as in `Folio::add_maps`.
+        let maps = self.maps.load(Ordering::Acquire);
+        if !self.word().is_shareable_page(pin) || maps >= most {
+            return false;
+        }
+        if maps == 1 {
+            // What is mapped by the caller's entry alone cannot be mapped by others in the meantime.
+            self.maps.store(2, Ordering::Relaxed);
+        } else {
+            self.maps.fetch_add(1, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// The caller's mapping of what may be a single page of private memory goes, or has gone: takes the page
+    /// from its user if that was the only one and nothing else knows the page; nothing changes otherwise. One
+    /// attempt. `is_listed` as in [`FrameState::released_single`].
+    ///
+    /// The word is read before the count. A thread that maps the page by name has a reference, and marks the
+    /// page before it counts and drops that, so the exchange fails.
+    #[inline]
+    pub(crate) fn take_single(&self, is_listed: bool) -> SingleUnmapped {
+        let now = self.word.load(Ordering::Acquire);
+        let word = FrameState::from_raw(now);
+        let maps = self.maps.load(Ordering::Acquire);
+        if maps != 1 {
+            return if word.is_private_page() { SingleUnmapped::Mapped } else { SingleUnmapped::Other };
+        }
+        if let Some(next) = word.released_single(is_listed) {
+            // Ordered as in `update`.
+            if self.word.compare_exchange(now, next.raw(), Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                return SingleUnmapped::Other;
+            }
+            // No thread has the frame but this one.
+            self.maps.store(0, Ordering::Relaxed);
+            // Whose it is stays: the thread that made the page said so before it mapped it, and a memcg that
+            // inherits the page says so under the locks of lists, on which it is not.
+            let is_charged = self.memcg.load(Ordering::Relaxed) != 0;
+            return if is_charged { SingleUnmapped::TakenCharged } else { SingleUnmapped::Taken };
+        }
+        if word.released_single(true).is_some() { SingleUnmapped::Listed } else { SingleUnmapped::Other }
     }
 
     /// Whether the frame is an untouched inner part of a block.

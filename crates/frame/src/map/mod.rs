@@ -10,8 +10,8 @@ mod models;
 mod word;
 
 pub use descriptor::{DeferredLink, FolioFrame, OwnerWord, SlabFrame, TableFrame, ZspageFrame};
-pub use descriptor::{FolioIo, Frame, InHand};
-pub(crate) use descriptor::{FrameIndex, LockCheck};
+pub use descriptor::{FolioIo, Frame, InHand, SingleUnmapped};
+pub(crate) use descriptor::{FrameIndex, LockCheck, unmap_single};
 pub use memory_map::{MemoryMap, PAGEBLOCK_ORDER};
 pub use migratetype::Migratetype;
 pub use word::{FrameFlags, FrameState, MAX_REFS};

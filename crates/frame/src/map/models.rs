@@ -1,6 +1,6 @@
 //! Loom models of the state word. Every interleaving is tried. `scripts/models.sh loom` runs them.
 
-use super::descriptor::{Frame, LockCheck};
+use super::descriptor::{Frame, LockCheck, SingleUnmapped, unmap_single};
 use super::migratetype::Migratetype;
 use super::word::{FrameFlags, FrameState};
 use crate::error::FreeError;
@@ -9,7 +9,7 @@ use crate::zone_id::ZoneId;
 use loom::sync::Arc;
 use loom::thread;
 use quire_arch::Order;
-use quire_sync::atomic::force_failures;
+use quire_sync::atomic::{Ordering, force_failures};
 
 fn given_out() -> Arc<Frame> {
     let frame = Frame::new(Kind::Tail, ZoneId::default());
@@ -98,5 +98,95 @@ fn loom_flags_kind_and_references_do_not_overwrite_each_other() {
         other.join().unwrap();
         let word = frame.word();
         assert_eq!((word.kind(), word.flags(), word.refs()), (Kind::Anonymous, FrameFlags::DIRTY, 2));
+    });
+}
+
+/// A single page of private memory that `maps` entries map.
+fn mapped(maps: u32) -> Arc<Frame> {
+    let frame = given_out();
+    frame.classify(Kind::Anonymous).unwrap();
+    frame.map_count().store(maps, Ordering::Relaxed);
+    frame
+}
+
+/// A hazard of docs/hazards.md: a page is taken while its entry is still there, and a fast pin finds it by
+/// that. Either the pin has a reference and the page is not taken, or it gets none.
+#[test]
+fn loom_a_page_that_is_taken_is_not_pinned() {
+    loom::model(|| {
+        let frame = mapped(1);
+        let pinner = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || frame.try_get_mapped(1024))
+        };
+        let taken = frame.take_single(false);
+        let is_pinned = pinner.join().unwrap();
+        assert_eq!(taken.is_taken(), !is_pinned, "{taken:?}");
+        let (maps, refs) = if is_pinned { (1, 1025) } else { (0, 0) };
+        assert_eq!((frame.map_count().load(Ordering::Relaxed), frame.refs()), (maps, refs));
+    });
+}
+
+/// The last two mappings of a page go at once, in two processes: one of the two takes it.
+#[test]
+fn loom_the_last_of_two_mappings_takes_the_page() {
+    fn unmap(frame: &Frame) -> SingleUnmapped {
+        loop {
+            match unmap_single(frame) {
+                SingleUnmapped::Other => {}
+                unmapped => return unmapped,
+            }
+        }
+    }
+    loom::model(|| {
+        let frame = mapped(2);
+        let other = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || unmap(&frame))
+        };
+        let mut unmapped = [unmap(&frame), other.join().unwrap()];
+        unmapped.sort_by_key(|unmapped| unmapped.is_taken());
+        assert_eq!(unmapped, [SingleUnmapped::Mapped, SingleUnmapped::Taken]);
+        assert_eq!((frame.kind(), frame.map_count().load(Ordering::Relaxed)), (Kind::Gathered, 0));
+    });
+}
+
+/// A thread maps a page by its name while the process that has the only entry for it unmaps it: with the
+/// reference that it has, or the mark that it leaves, the page is not taken.
+#[test]
+fn loom_a_page_that_is_mapped_by_name_is_not_taken() {
+    loom::model(|| {
+        let frame = mapped(1);
+        let mapper = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || {
+                let found = frame.try_get_folio();
+                if found {
+                    frame.set_flags(FrameFlags::SHARED_BY_NAME);
+                    frame.map_count().fetch_add(1, Ordering::AcqRel);
+                    frame.put(1);
+                }
+                found
+            })
+        };
+        let taken = frame.take_single(false);
+        assert_eq!(taken.is_taken(), !mapper.join().unwrap(), "{taken:?}");
+    });
+}
+
+/// A process forks while another that has the same page ends: no mapping is lost.
+#[test]
+fn loom_a_page_is_shared_and_unmapped_at_once() {
+    loom::model(|| {
+        let frame = mapped(2);
+        let other = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || unmap_single(&frame))
+        };
+        let is_shared = frame.share_single(1024, 1 << 31);
+        let unmapped = other.join().unwrap();
+        assert!(is_shared);
+        let maps = frame.map_count().load(Ordering::Relaxed);
+        assert_eq!(maps, if unmapped == SingleUnmapped::Mapped { 2 } else { 3 }, "{unmapped:?}");
     });
 }

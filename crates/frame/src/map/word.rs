@@ -92,6 +92,18 @@ const REFS_SHIFT: u32 = 36;
 const _: () =
     assert!((FrameFlags::all().bits() as u64) << FLAGS_SHIFT & !FLAGS_MASK == 0, "a flag without a bit");
 
+/// What says nothing of who uses a page.
+const UNCHECKED: u64 = MIGRATETYPE_MASK << MIGRATETYPE_SHIFT
+    | FrameState::flag_bits(
+        FrameFlags::DIRTY
+            .union(FrameFlags::REFERENCED)
+            .union(FrameFlags::ANONYMOUS_EXCLUSIVE)
+            .union(FrameFlags::LAZY_FREE)
+            .union(FrameFlags::WORKINGSET)
+            .union(FrameFlags::READAHEAD),
+    );
+const ON_LIST: u64 = FrameState::flag_bits(FrameFlags::LRU.union(FrameFlags::ACTIVE));
+
 /// One reference, as it is added to the word.
 pub(super) const ONE_REF: u64 = 1 << REFS_SHIFT;
 /// The most references that a frame may have: all that the field holds. The exchange that adds one has looked
@@ -197,6 +209,34 @@ impl FrameState {
             return Some(Self(kept | Kind::Gathered as u64));
         }
         None
+    }
+
+    /// As [`released`](Self::released), for a single page of private memory whose mappings have the only
+    /// reference, and which no thread may map by name. On a list of folios only if `listed`: the caller has
+    /// the list's lock, and takes it off.
+    #[inline]
+    pub(super) const fn released_single(self, listed: bool) -> Option<Self> {
+        let free = if listed { UNCHECKED | ON_LIST } else { UNCHECKED };
+        if self.0 & !free == Kind::Anonymous as u64 | ONE_REF {
+            Some(Self(self.0 & MIGRATETYPE_MASK << MIGRATETYPE_SHIFT | Kind::Gathered as u64))
+        } else {
+            None
+        }
+    }
+
+    /// Whether this is a single page of private memory with fewer than `refs` references, and no thread may
+    /// map it by name.
+    #[inline]
+    pub(super) const fn is_shareable_page(self, refs: u32) -> bool {
+        let by_name = Self::flag_bits(FrameFlags::SWAP_CACHE.union(FrameFlags::SHARED_BY_NAME));
+        self.0 & (KIND_MASK | ORDER_MASK << ORDER_SHIFT | by_name) == Kind::Anonymous as u64
+            && self.refs() < refs
+    }
+
+    /// Whether this is a single page of private memory.
+    #[inline]
+    pub(super) const fn is_private_page(self) -> bool {
+        self.0 & (KIND_MASK | ORDER_MASK << ORDER_SHIFT) == Kind::Anonymous as u64
     }
 
     /// Why the word cannot be released.

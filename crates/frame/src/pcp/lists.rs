@@ -4,7 +4,8 @@ use super::limits::{CHUNK_BLOCKS, PcpLimits};
 use super::tuning::{Signs, Tuning};
 use crate::frame_list::FrameList;
 use crate::kind::Kind;
-use crate::map::{Frame, FrameIndex, FrameState, MemoryMap, Migratetype};
+use crate::map::{Frame, FrameIndex, FrameState, MemoryMap, Migratetype, PAGEBLOCK_ORDER};
+use crate::zone_id::ZoneId;
 use quire_arch::{Order, Pfn};
 
 /// Orders that lists can hold.
@@ -33,6 +34,20 @@ impl Chunk {
     /// Blocks that there is room for.
     fn room(&self) -> u64 {
         (CHUNK_BLOCKS - self.count) as u64
+    }
+
+    /// Adds the single page that `take` returns, and returns what else it does. `None`, without a call, if
+    /// there is no room.
+    #[inline]
+    pub(crate) fn push_single<R>(&mut self, take: impl FnOnce() -> (Option<FrameIndex>, R)) -> Option<R> {
+        let place = self.blocks.get_mut(self.count)?;
+        let (taken, result) = take();
+        if let Some(index) = taken {
+            *place = index;
+            self.count += 1;
+            self.pages += 1;
+        }
+        Some(result)
     }
 
     /// Adds a block; the caller has looked whether there is room.
@@ -250,6 +265,37 @@ impl PcpLists {
         block.1.set_word(FrameState::new(Kind::Pcp, order, migratetype));
         self.push(map, block, order, migratetype);
         true
+    }
+
+    /// As [`push_released`](Self::push_released), for single pages of `zone`. Returns how many were added: up
+    /// to the first that is of another zone, or must go to its zone at once.
+    pub(crate) fn push_singles(&mut self, map: &MemoryMap, pages: &[FrameIndex], zone: ZoneId) -> usize {
+        let Some(types) = self.lists.first_mut() else { return 0 };
+        let mut pushed = 0;
+        let mut block = None;
+        let mut migratetype = Migratetype::Movable;
+        for &index in pages {
+            let (frame, pfn) = (map.at(index), map.pfn(index));
+            if frame.zone() != zone {
+                break;
+            }
+            let here = pfn.block_start(PAGEBLOCK_ORDER);
+            if block != Some(here) {
+                block = Some(here);
+                migratetype = map.block_migratetype(pfn);
+                if migratetype.is_pcp_type() {
+                    self.occupied |= bit(Order::ZERO, migratetype);
+                }
+            }
+            let Some(list) = types.get_mut(migratetype.index()) else { break };
+            frame.set_word(FrameState::new(Kind::Pcp, Order::ZERO, migratetype));
+            list.push(map, (index, frame));
+            pushed += 1;
+        }
+        self.pages += pushed as u64;
+        self.peak = self.peak.max(self.pages);
+        self.tuning.used = true;
+        pushed
     }
 
     /// Takes the smallest block of a larger order of the type, if there is one, and splits it; so large ones

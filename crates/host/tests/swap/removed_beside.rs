@@ -47,7 +47,7 @@ impl Visitor<'_> {
             match self.cpu.program(&self.space).read_u64(page(self.area, nth)) {
                 Ok(value) => assert_eq!(value, self.values[nth as usize], "page {nth}"),
                 Err(error) => {
-                    assert!(matches!(error, AccessError::Fault(FaultError::OutOfMemory(_))), "{error:?}")
+                    assert!(matches!(error, AccessError::Fault(FaultError::OutOfMemory(_))), "{error:?}");
                 }
             }
         }

@@ -55,7 +55,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
 
     /// The lists of the memcg that the folio belongs to, for the node that it lies on.
     #[inline]
-    fn lists_of(self, frame: &Frame) -> Option<&'g NodeLists<P>> {
+    pub(crate) fn lists_of(self, frame: &Frame) -> Option<&'g NodeLists<P>> {
         let memcg = MemcgId::from_bits(frame.as_folio().memcg());
         self.tree.table.get(memcg)?.lists(frame.zone().node())
     }
@@ -109,7 +109,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
     }
 
     #[inline]
-    fn take_off(self, head: Pfn, label: Label, held: &mut Held<'_, P>) {
+    pub(crate) fn take_off(self, head: Pfn, label: Label, held: &mut Held<'_, P>) {
         let map = self.tree.frames.map();
         match held {
             Held::Incoming(incoming) => incoming.folios.remove(map, head),

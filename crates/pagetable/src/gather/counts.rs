@@ -6,7 +6,7 @@ use quire_frame::{FolioCounter, Frames, VmEvent};
 
 /// What is not in the counters of the machine yet.
 #[derive(Clone, Copy, Default)]
-pub(super) struct GatherCounts {
+pub(crate) struct GatherCounts {
     /// Removals of mappings from folios' counts.
     pub(super) removals: u64,
     /// Folios that were freed.
@@ -20,6 +20,20 @@ pub(super) struct GatherCounts {
 }
 
 impl GatherCounts {
+    /// Counts single pages that were unmapped, and those of them that were taken from their user.
+    #[inline]
+    pub(crate) fn add_singles(&mut self, unmapped: u64, taken: u64) {
+        self.removals += unmapped;
+        self.freed += taken;
+    }
+
+    /// A page that was counted so when it was found on its list was not taken: it is unmapped again.
+    #[inline]
+    pub(crate) fn refuse_single(&mut self) {
+        self.removals -= 1;
+        self.freed -= 1;
+    }
+
     /// Counts a large folio that was freed and was of no file. Most of a gather have the same order.
     #[inline]
     pub(super) fn add_large<P: Platform>(&mut self, frames: &Frames<P>, order: Order) {

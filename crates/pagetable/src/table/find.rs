@@ -2,7 +2,7 @@
 
 use super::Tables;
 use crate::huge_slot::HugeSlot;
-use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr};
+use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_sync::atomic::raw::Ordering;
 
 /// What is found at an address.
@@ -17,6 +17,12 @@ pub enum Found {
 }
 
 impl<P: Platform> Tables<'_, P> {
+    /// Whether one bottom table, or a leaf in its place, covers all of `range`.
+    #[inline]
+    pub(crate) fn is_in_one_table(range: VirtRange) -> bool {
+        !range.is_empty() && P::Paging::table_range(range.start(), Level::PTE).covers(range)
+    }
+
     /// The table or leaf at `addr`. Lock-free.
     #[inline]
     pub fn lookup(&self, addr: VirtAddr) -> Found {
@@ -27,11 +33,13 @@ impl<P: Platform> Tables<'_, P> {
             // Acquire: pairs with the release of what links a table. `install` links one of zeros; what puts
             // one in the place of a leaf, by `split_huge`, by `detach_part` or on unmapping, a filled one.
             let raw = self.entries(table)[index].load(Ordering::Acquire);
-            match P::Paging::decode(raw, level) {
-                Entry::Table(pfn) => table = pfn,
-                Entry::Leaf(_) => return Found::Huge(HugeSlot { table, index }),
-                _ => return Found::Nothing,
-            }
+            table = match P::Paging::table_of(raw, level) {
+                Some(table) => table,
+                None if matches!(P::Paging::decode(raw, level), Entry::Leaf(_)) => {
+                    return Found::Huge(HugeSlot { table, index });
+                }
+                None => return Found::Nothing,
+            };
             level = below;
         }
         Found::Table(table)
@@ -50,8 +58,7 @@ impl<P: Platform> Tables<'_, P> {
             // Acquire: pairs with the release in `install`; the table was zeroed before it was linked, and
             // what takes the place of a leaf is a bottom table.
             let raw = self.entries(table)[P::Paging::index(addr, level)].load(Ordering::Acquire);
-            let Entry::Table(pfn) = P::Paging::decode(raw, level) else { return None };
-            table = pfn;
+            table = P::Paging::table_of(raw, level)?;
             level = Level(level.0 - 1);
         }
         Some(table)

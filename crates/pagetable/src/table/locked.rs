@@ -31,12 +31,12 @@ impl<P: Platform> LockedTable<'_, P> {
         P::Paging::decode(self.entries[index].load(Ordering::Relaxed), self.level)
     }
 
-    /// Writes an entry that was none. Release: a walker that reads it sees the page or table filled.
+    /// Writes an entry that was none. Release: a walker that reads it sees the page or table filled. The MMU
+    /// does not write to empty entries, so a store is enough.
     // Always: the kind of the entry is known where this is called, and little is left of its encoding.
     #[inline(always)]
     pub fn install(&self, index: usize, entry: Entry) {
-        let old = self.entries[index].swap(P::Paging::encode(entry, self.level), Ordering::Release);
-        debug_assert_eq!(old, 0, "an installed entry was not none");
+        Self::put_raw(&self.entries[index], P::Paging::encode(entry, self.level));
         self.add_live(1);
     }
 
@@ -90,8 +90,7 @@ impl<P: Platform> LockedTable<'_, P> {
     }
 
     /// Writes `raw` into an entry of a locked table that is none; counted by the caller
-    /// ([`count_installed`](Self::count_installed)). Release as in [`install`](Self::install). The MMU does
-    /// not write to empty entries, so a store is enough.
+    /// ([`count_installed`](Self::count_installed)). Release as in [`install`](Self::install).
     #[inline]
     pub fn put_raw(slot: &AtomicU64, raw: u64) {
         debug_assert_eq!(slot.load(Ordering::Relaxed), 0, "an entry was not none");

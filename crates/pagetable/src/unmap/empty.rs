@@ -12,8 +12,8 @@
 
 use super::{FreeableRange, Unmapper};
 use crate::memory::TablesTechnique;
-use crate::table::parts;
-use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+use crate::table::{Tables, parts};
+use quire_arch::{Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
 use quire_sync::atomic::raw::Ordering;
 
 impl<P: Platform> Unmapper<'_, P> {
@@ -23,6 +23,12 @@ impl<P: Platform> Unmapper<'_, P> {
     pub fn free_empty(&mut self, range: VirtRange, hole: FreeableRange) {
         let tables = self.gather.tables;
         if tables.memory().techniques().tables == TablesTechnique::Free && !range.is_empty() {
+            // Those above a table that is not empty are not, either.
+            if Tables::<P>::is_in_one_table(range)
+                && tables.find(range.start()).is_some_and(|table| !tables.is_empty(table))
+            {
+                return;
+            }
             self.free_empty_below(tables.space().root(), P::Paging::root_level(), range, hole);
         }
     }
@@ -32,7 +38,7 @@ impl<P: Platform> Unmapper<'_, P> {
         let Some(below) = level.down() else { return };
         for (index, part) in parts::<P::Paging>(range, level) {
             let raw = tables.entries(table)[index].load(Ordering::Acquire);
-            let Entry::Table(child) = P::Paging::decode(raw, level) else { continue };
+            let Some(child) = P::Paging::table_of(raw, level) else { continue };
             if below > Level::PTE {
                 self.free_empty_below(child, below, part, hole);
             }
@@ -87,7 +93,7 @@ impl<P: Platform> Unmapper<'_, P> {
         let Some(parent) = tables.find_table(addr, above) else { return };
         let index = P::Paging::index(addr, above);
         let raw = tables.entries(parent)[index].load(Ordering::Acquire);
-        if let Entry::Table(child) = P::Paging::decode(raw, above)
+        if let Some(child) = P::Paging::table_of(raw, above)
             && self.free_if_empty((parent, index), (child, level), addr)
             && above < P::Paging::root_level()
             && tables.memory().techniques().tables == TablesTechnique::Free

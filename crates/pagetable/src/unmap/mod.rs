@@ -100,13 +100,11 @@ impl<'s, P: Platform> Unmapper<'s, P> {
         let Some(below) = level.down() else { return };
         for (index, part) in parts::<P::Paging>(part, level) {
             let raw = tables.entries(table)[index].load(Ordering::Acquire);
-            let child = match P::Paging::decode(raw, level) {
-                Entry::Table(child) => child,
-                Entry::Leaf(_) => {
+            let Some(child) = P::Paging::table_of(raw, level) else {
+                if matches!(P::Paging::decode(raw, level), Entry::Leaf(_)) {
                     self.zap(part, Zap::Mapping);
-                    continue;
                 }
-                _ => continue,
+                continue;
             };
             if hole.covers_table::<P::Paging>(part.start(), below) {
                 // All that it leads to is freed with it: it is read after the flush.
@@ -118,7 +116,7 @@ impl<'s, P: Platform> Unmapper<'s, P> {
                 } else {
                     self.gather.add_stale(part);
                 }
-                self.gather.add_unlinked(child);
+                self.gather.add_unlinked(child, part.start());
             } else if below == Level::PTE {
                 self.zap_below(Some((table, index)), child, part, Zap::Mapping);
             } else {

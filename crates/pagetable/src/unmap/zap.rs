@@ -7,9 +7,9 @@ use crate::table::{LockedTable, pages_from};
 use crate::walk::{WalkEntry, WalkStep, Walker};
 use core::sync::atomic::Ordering;
 use quire_arch::paging::PteMarker;
-use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Platform, VirtAddr, VirtRange};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
 use quire_frame::{HeadGuard, Kind, MapsLeft};
-use quire_memcg::UnevictableFolios;
+use quire_memcg::{SinglesToChain, UnevictableFolios};
 use quire_sync::atomic::raw::AtomicU64;
 
 impl<P: Platform> Unmapper<'_, P> {
@@ -41,7 +41,7 @@ impl<P: Platform> Unmapper<'_, P> {
             {
                 let pin = tables.pin();
                 let locked = tables.lock(&pin, table, Level::PTE);
-                at = self.zap_until_full(&locked, VirtRange::new(at, part.end()), what);
+                at = self.zap_until_full(&pin, &locked, VirtRange::new(at, part.end()), what);
                 if at < part.end() && what == Zap::Mapping {
                     // One flush for all: the rest is taken out after it.
                     let rest = VirtRange::new(at, part.end());
@@ -55,7 +55,7 @@ impl<P: Platform> Unmapper<'_, P> {
                         tables.lock(&pin, parent, Level::PMD).take(index);
                         self.gather.add_stale(rest);
                         self.gather.count_empty_table();
-                        self.gather.add_unlinked(table);
+                        self.gather.add_unlinked(table, at);
                         return;
                     }
                     make_absent(&locked, entries);
@@ -72,13 +72,20 @@ impl<P: Platform> Unmapper<'_, P> {
 
     /// Empties entries until the gather is full, and returns where to continue: at the end of `part` if all
     /// is done.
-    fn zap_until_full(&mut self, locked: &LockedTable<'_, P>, part: VirtRange, what: Zap) -> VirtAddr {
+    fn zap_until_full(
+        &mut self,
+        pin: &Pin<'_, P>,
+        locked: &LockedTable<'_, P>,
+        part: VirtRange,
+        what: Zap,
+    ) -> VirtAddr {
         let first = P::Paging::index(part.start(), Level::PTE);
         let end = first + part.pages() as usize;
         let mut gone = Residency::default();
         let mut stale: Option<(usize, usize)> = None;
+        let mut singles = SinglesToChain::new(self.gather.tables.memory().memcgs().folios());
         let mut index = first;
-        while index < end && !locked.is_empty() && !self.gather.is_full() {
+        while index < end && !locked.is_empty() && self.gather.settle_singles(pin, &mut singles, false) {
             let raw = locked.entries[index].load(Ordering::Relaxed);
             if let Zap::Cached { copies, .. } = what {
                 let pages = self.zap_cached(&locked.entries[index..end]);
@@ -101,6 +108,17 @@ impl<P: Platform> Unmapper<'_, P> {
                 continue;
             }
             let pages = if P::Paging::is_present_leaf(raw, Level::PTE) {
+                if what.is_plain() && self.gather.add_single(pin, &mut singles, P::Paging::frame_of(raw)) {
+                    // The page is taken while its entry is there. A thread that finds it by the entry, without
+                    // the lock, cannot get a reference; the MMU may use it until the flush.
+                    locked.clear(index, 1);
+                    self.gather.tables.fetch_ahead(locked.entries, index, 1);
+                    gone.anonymous += 1;
+                    let (start, _) = stale.unwrap_or((index, index));
+                    index += 1;
+                    stale = Some((start, index));
+                    continue;
+                }
                 let pages = self.zap_run(locked, (index, end), raw, (what, &mut gone));
                 let (start, _) = stale.unwrap_or((index, index));
                 stale = Some((start, index + pages));
@@ -130,6 +148,7 @@ impl<P: Platform> Unmapper<'_, P> {
         if let Some((start, end)) = stale {
             self.gather.add_stale(VirtRange::new(addr(start), addr(end)));
         }
+        let _ = self.gather.settle_singles(pin, &mut singles, true);
         self.gather.count_gone(gone);
         if index < end && !locked.is_empty() { addr(index) } else { part.end() }
     }

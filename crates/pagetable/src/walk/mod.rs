@@ -8,7 +8,7 @@ pub use swapped::SwappedRun;
 
 use crate::huge::HugeLeaves;
 use crate::huge_slot::HugeSlot;
-use crate::table::{Tables, parts};
+use crate::table::{Found, Tables, parts};
 use quire_arch::{Entry, Level, PagingFormat, Pfn, Platform, VirtRange};
 use quire_sync::atomic::raw::Ordering;
 
@@ -45,6 +45,17 @@ impl<P: Platform> Walker<'_, P> {
     /// in the order of the addresses, with the part of `range` that it covers. The caller makes sure that the
     /// tables stay linked.
     pub fn walk(self, range: VirtRange, visit: &mut impl FnMut(WalkEntry, VirtRange) -> WalkStep) {
+        if Tables::<P>::is_in_one_table(range) {
+            // Most ranges are.
+            match self.tables.lookup(range.start()) {
+                Found::Table(table) => {
+                    visit(WalkEntry::Table(table), range);
+                    return;
+                }
+                Found::Nothing => return,
+                Found::Huge(_) => {}
+            }
+        }
         if !range.is_empty() {
             self.walk_below(self.tables.space().root(), P::Paging::root_level(), range, visit);
         }
@@ -62,13 +73,15 @@ impl<P: Platform> Walker<'_, P> {
         for (index, part) in parts::<P::Paging>(range, level) {
             loop {
                 let raw = self.tables.entries(table)[index].load(Ordering::Acquire);
-                let step = match P::Paging::decode(raw, level) {
-                    Entry::Table(child) => match self.walk_below(child, below, part, visit) {
+                let step = match P::Paging::table_of(raw, level) {
+                    Some(child) => match self.walk_below(child, below, part, visit) {
                         WalkStep::Stop => WalkStep::Stop,
                         _ => WalkStep::Next,
                     },
-                    Entry::Leaf(_) => visit(WalkEntry::Huge(HugeSlot { table, index }), part),
-                    _ => WalkStep::Next,
+                    None if matches!(P::Paging::decode(raw, level), Entry::Leaf(_)) => {
+                        visit(WalkEntry::Huge(HugeSlot { table, index }), part)
+                    }
+                    None => WalkStep::Next,
                 };
                 match step {
                     WalkStep::Next => break,

@@ -1,10 +1,12 @@
 //! Finding, pinning, locking and freeing folios.
 
 mod folio_lock;
+mod singles;
 mod split;
 mod split_cached;
 
 pub use folio_lock::FolioGuard;
+pub use singles::SinglePages;
 pub use split::{FolioSplit, HeldParts, PartIs, SplitError};
 
 use super::Frames;
