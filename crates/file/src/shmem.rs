@@ -17,7 +17,9 @@ use quire_sync::atomic::raw::{AtomicBool, Ordering};
 /// each that is gone: a file system with a size, for one.
 ///
 /// The first is called with nothing locked but the mmap lock, where a call populates memory; the second with
-/// the locks of the file, too, so it does not call the memory management.
+/// the locks of the file, too, so it does not call the memory management. Reclaim calls that in the depth of
+/// any request for memory: so it takes no lock that is held where memory is asked for, and if it panics there
+/// the folios that reclaim has in hand are lost.
 pub trait ShmemOwner: Send + Sync + 'static {
     /// `pages` more are about to exist.
     ///

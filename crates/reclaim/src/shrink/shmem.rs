@@ -116,11 +116,11 @@ pub(super) fn leave_file<P: Platform>(spaces: &Spaces<P>, head: Pfn) -> bool {
         return shmem.page_out(head);
     }
     // Once more: until the flush a TLB may have had it.
-    let is_gone = is_hole(spaces, head) && shmem.leave_hole(head);
-    if !is_gone {
+    if !is_hole(spaces, head) {
         frame.set_flags(FrameFlags::DIRTY);
+        return false;
     }
-    is_gone
+    shmem.leave_hole(head)
 }
 
 /// Unmaps a folio of shared memory, or returns what becomes of it.
