@@ -127,6 +127,25 @@ impl ShmemHuge {
             .with_set(ADVISE, one, word == ShmemSizeEnabled::Advise))
     }
 
+    /// The folios for which Linux aligns a mapping of a file in memory (`shmem_get_unmapped_area`), which is in
+    /// a mount with this option, or in none; or of shared memory that it makes itself.
+    pub fn alignment(self, of: Option<Option<ShmemEnabled>>) -> Option<Order> {
+        match self.enabled() {
+            ShmemEnabled::Deny => return None,
+            ShmemEnabled::Force => return Some(Order::PMD),
+            _ => {}
+        }
+        let huge = of.flatten().unwrap_or(self.enabled());
+        let is_on = huge != ShmemEnabled::Never;
+        let own = self.sizes(ALWAYS).union(self.sizes(WITHIN)).union(self.sizes(ADVISE));
+        let sizes = match of {
+            None if is_on => own.union(self.sizes(INHERIT)),
+            None => own,
+            Some(_) => OrderSet::EMPTY,
+        };
+        sizes.largest().or(is_on.then_some(Order::PMD))
+    }
+
     /// The orders that a folio for `page` of a file may have. `mount` is the option of the file system that
     /// the file is in; without one the memory is of no mount, and a mapping has sizes of its own.
     pub(crate) fn orders(self, mount: Option<ShmemEnabled>, page: NewPage) -> OrderSet {
@@ -145,6 +164,12 @@ impl ShmemHuge {
         let inherited = if common.is_empty() { OrderSet::EMPTY } else { self.sizes(INHERIT) };
         let advised = if page.is_advised { self.sizes(ADVISE) } else { OrderSet::EMPTY };
         self.sizes(ALWAYS).union(inherited).union(advised).union(page.within_size(self.sizes(WITHIN)))
+    }
+}
+
+impl Default for ShmemHuge {
+    fn default() -> Self {
+        Self::NEVER
     }
 }
 
@@ -314,6 +339,21 @@ mod tests {
             assert_eq!(huge.orders(None, advised).contains(Order::PMD), word == ShmemSizeEnabled::Advise);
             assert_eq!(huge.orders(Some(ShmemEnabled::Never), asked), OrderSet::PMD);
         }
+    }
+
+    /// As Linux 6.18 places mappings of 8 MiB.
+    #[test]
+    fn mappings_are_aligned_for_folios_that_may_come() {
+        use ShmemEnabled as E;
+        let (memfd, pmd) = (Some(None), Some(Order::PMD));
+        let of = |huge: ShmemHuge| [None, memfd, Some(Some(E::Never))].map(|of| huge.alignment(of));
+        assert_eq!(of(set(E::Never)), [None; 3]);
+        assert_eq!(of(set(E::Advise)), [pmd, pmd, None]);
+        assert_eq!(of(set(E::Deny)), [None; 3]);
+        assert_eq!(of(set(E::Force)), [pmd; 3]);
+        let small = ShmemHuge::NEVER.with_size(KIB64, ShmemSizeEnabled::Advise).expect("not forced");
+        assert_eq!(of(small), [Some(KIB64), None, None]);
+        assert_eq!(set(E::Never).alignment(Some(Some(E::Always))), pmd);
     }
 
     #[test]

@@ -16,6 +16,9 @@ pub use quire_file::{
     Busy, FileError, FileFigures, FileIo, IoLimits, IoToken, PageBytes, PageError, Seals, ShmemOwner,
     Transfer, Transferred, UserCopy, Wait,
 };
+/// For the project's own tools: [`HugeFile`](crate::proc::HugeFile) reads and writes what it holds.
+#[doc(hidden)]
+pub use quire_file::{ShmemHuge, ShmemSizeEnabled};
 #[doc(inline)]
 pub use quire_space::{File, SpaceFiles};
 

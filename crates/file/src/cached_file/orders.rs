@@ -57,6 +57,12 @@ impl<'f, P: Platform> NewFolioOrders<'f, P> {
             .intersection(OrderSet::PMD)
     }
 
+    /// The folios for which Linux aligns a mapping of it among addresses, if it is shared memory.
+    pub fn alignment(&self) -> Option<Order> {
+        let shmem = self.0.shmem()?;
+        self.0.memory().shmem_orders.get().alignment(Some(shmem.owner().huge()))
+    }
+
     fn shmem(&self, page: NewPage) -> OrderSet {
         let huge = self.0.memory().shmem_orders.get();
         self.0.shmem().map_or(OrderSet::EMPTY, |shmem| huge.orders(shmem.owner().huge(), page))

@@ -465,5 +465,47 @@ fn what_was_mlocked_can_be_paged_out_once_nothing_maps_it() {
         reclaim(&machine, 4, 512);
         assert_eq!(file.figures().swapped, 512, "{cuts}");
         assert_audit(&machine);
+}
+
+/// The places of mappings from the top down, as Linux 6.18 chooses them (`shmem_get_unmapped_area`): of how many
+/// bits they are multiples, or by how many pages they begin behind a border of 2 MiB.
+#[test]
+fn a_mapping_that_can_have_large_folios_is_aligned_for_them() {
+    let all = [8 * MIB, 3 * MIB + PAGE, MIB + PAGE, 68 * KIB];
+    for (common, of_64, unnamed, memfd) in [
+        ("never", "never", [1; 4], [1; 4]),
+        ("always", "never", [512, 512, 1, 1], [512, 512, 1, 1]),
+        ("advise", "never", [512, 512, 1, 1], [512, 512, 1, 1]),
+        ("never", "advise", [16; 4], [1; 4]),
+        ("deny", "always", [1; 4], [1; 4]),
+    ] {
+        let machine = machine(32, 1);
+        set(&machine, "shmem_enabled", common);
+        set(&machine, "hugepages-64kB/shmem_enabled", of_64);
+        let file = machine.memory().create_shmem((), 64 * MIB).unwrap();
+        let odd = |space: &HostSpace<'_>| space.mmap(&MapRequest::anonymous(3 * PAGE, RW)).unwrap();
+        for (nth, len) in all.into_iter().enumerate() {
+            let space = create_space(&machine);
+            let top = odd(&space);
+            let request = MapRequest { flags: SHARED, ..MapRequest::anonymous(len, RW) };
+            let below = |pages: u64| VirtAddr((top.0 - len) / (pages * PAGE) * (pages * PAGE));
+            assert_eq!(space.mmap(&request), Ok(below(unnamed[nth])), "{common} {of_64}: {len:#x}");
+            let space = create_space(&machine);
+            assert_eq!(odd(&space), top);
+            let request = file_request(0, len / PAGE, RW, SHARED);
+            assert_eq!(space.mmap_file(&request, &file), Ok(below(memfd[nth])), "{common}: {len:#x}");
+        }
+        let space = create_space(&machine);
+        let top = odd(&space);
+        let request = file_request(7, 8 * MIB / PAGE, RW, MapFlags::empty());
+        let at = space.mmap_file(&request, &file).unwrap();
+        let behind = (at.0 >> 12) & 511;
+        assert!(top.0 > at.0 && (memfd[0] == 1 || behind == 7), "{common}: {behind}");
+        // A place that is asked for is taken as it is, and so it is where mremap looks for one.
+        let hint = VirtAddr(AREA.0 + PAGE);
+        let request = file_request(0, 2048, RW, SHARED).at(hint, SHARED);
+        assert_eq!(space.mmap_file(&request, &file), Ok(hint));
+        let moved = space.mremap(hint, 8 * MIB, 10 * MIB, RemapFlags::MAYMOVE, None);
+        assert_eq!(moved, Ok(hint), "it grows where it is");
     }
 }

@@ -334,3 +334,23 @@ fn a_mapping_too_far_behind_is_not_installed() {
     other.install(&mappings[0]).unwrap();
     write(&cpu, &other, area, 7);
 }
+
+/// As on Linux 6.18: what is behind a guard is unmapped, and stays in the file; DONTNEED leaves the guard.
+#[test]
+fn a_guard_takes_the_place_of_a_page_that_stays_in_the_file() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = machine.memory().create_shmem((), 16 * PAGE).unwrap();
+    let area = space.mmap_file(&file_request(0, 16, RW, MapFlags::SHARED), &file).unwrap();
+    (0..16).for_each(|at| write(&cpu, &space, page(area, at), at + 1));
+    space.madvise(area, 8 * PAGE, Advice::GuardInstall).unwrap();
+    assert_eq!((resident(&space)[2], file.figures().cached), (8, 16));
+    assert_eq!(in_memory(&space, area, 16), [true; 16]);
+    assert!(cpu.program(&space).read_u64(area).is_err());
+    space.madvise(area, 16 * PAGE, Advice::DontNeed).unwrap();
+    assert!(cpu.program(&space).read_u64(area).is_err());
+    space.madvise(area, 4 * PAGE, Advice::GuardRemove).unwrap();
+    assert_eq!(read(&cpu, &space, page(area, 1)), 2);
+    let other = space.mmap_file(&file_request(0, 16, RW, MapFlags::SHARED), &file).unwrap();
+    assert_eq!(read(&cpu, &space, page(other, 6)), 7);
+}

@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::calls::map_request::{MapFlags, MapRequest, MappedFile};
-use crate::calls::placement::place;
+use crate::calls::placement::{place, shmem_alignment};
 use crate::calls::populate::populate;
 use crate::calls::unmap::unmap_range;
 use crate::error::Error;
@@ -65,7 +65,8 @@ fn map_once<P: Platform>(
     let mut shared = None;
     let mut section = caller.writer();
     check_map_count(&section)?;
-    let addr = place(&section, request, hint, len)?;
+    let shmem = shmem_alignment(&section, request, opened);
+    let addr = place(&section, request, (hint, len), shmem)?;
     let range = VirtRange::new(addr, VirtAddr(addr.0 + len));
     Ok((range, map_request(&mut section, request, (opened, &mut shared), range)?))
 }

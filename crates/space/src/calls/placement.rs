@@ -3,7 +3,9 @@
 use crate::calls::map_request::{MapFlags, MapRequest};
 use crate::error::Error;
 use crate::mmap_writer::MmapWriter;
+use core::ptr::NonNull;
 use quire_arch::{Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr, VirtRange};
+use quire_file::{NewFolioOrders, OpenFile, Opening};
 use quire_vma::{HugePages, Rights, Vma};
 
 /// The end of user space unless a program requests more by a hint above it (five-level tables): 47 bits.
@@ -11,12 +13,31 @@ const DEFAULT_WINDOW: u64 = (1 << 47) - PAGE_SIZE;
 /// `MAP_32BIT` puts a mapping here.
 const BELOW_2G: VirtRange = VirtRange::new(VirtAddr(0x4000_0000), VirtAddr(0x8000_0000));
 
-/// The address for a mapping of `len` bytes as requested by `request`.
+/// The folios for which Linux aligns a mapping of shared memory: of `opened`, or what the call makes.
+pub(crate) fn shmem_alignment<P: Platform>(
+    writer: &MmapWriter<'_, P>,
+    request: &MapRequest,
+    opened: Option<&Opening<Vma>>,
+) -> Option<Order> {
+    if let Some(opened) = opened {
+        // SAFETY: an opening of a file of this machine, which the caller holds.
+        let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opened)) }.file();
+        return NewFolioOrders::of(file).alignment();
+    }
+    let makes_it = match &request.file {
+        None => request.huge_pages.is_none() && request.flags.contains(MapFlags::SHARED),
+        Some(_) => request.is_shared_zeros(),
+    };
+    makes_it.then(|| writer.spaces.page_cache().files().shmem_huge().alignment(None)).flatten()
+}
+
+/// The address for a mapping of `len` bytes as requested by `request`, aligned for folios of shared memory of
+/// order `shmem`.
 pub(crate) fn place<P: Platform>(
     writer: &MmapWriter<'_, P>,
     request: &MapRequest,
-    hint: VirtAddr,
-    len: u64,
+    (hint, len): (VirtAddr, u64),
+    shmem: Option<Order>,
 ) -> Result<VirtAddr, Error> {
     let user_end = P::Paging::USER_END.0;
     if len > user_end {
@@ -26,6 +47,8 @@ pub(crate) fn place<P: Platform>(
         place_huge_pages(writer, request, hint, len, size, page_offset)?
     } else if request.flags.is_fixed() {
         hint
+    } else if let Some(order) = shmem {
+        place_shmem(writer, request, (hint, len), order)?
     } else {
         place_huge(writer, request, hint, len).map_or_else(|| place_free(writer, request, hint, len), Ok)?
     };
@@ -77,6 +100,30 @@ fn place_huge<P: Platform>(
     // Searched from the top, so the highest of the two places that fit is taken.
     let shift = if shift == 0 && writer.core.layout.top_down { huge } else { shift };
     Some(VirtAddr(found.0 + shift))
+}
+
+/// A place for shared memory that may come in folios of `order`: aligned for them, unless the hint is free, or
+/// the mapping has no such folio.
+fn place_shmem<P: Platform>(
+    writer: &MmapWriter<'_, P>,
+    request: &MapRequest,
+    (hint, len): (VirtAddr, u64),
+    order: Order,
+) -> Result<VirtAddr, Error> {
+    let (size, user_end) = (order.bytes(), P::Paging::USER_END.0);
+    let found = place_free(writer, request, hint, len)?;
+    let page_offset = request.file.as_ref().filter(|_| !request.is_shared_zeros());
+    let offset = page_offset.map_or(0, |file| file.page_offset.wrapping_mul(PAGE_SIZE)) & (size - 1);
+    let has_none = len < size || offset != 0 && offset.saturating_add(len) < 2 * size;
+    if found == hint || has_none || found.0 & (size - 1) == offset {
+        return Ok(found);
+    }
+    let Some(padded) = len.checked_add(size - PAGE_SIZE).filter(|padded| *padded <= user_end) else {
+        return Ok(found);
+    };
+    let Ok(room) = place_free(writer, request, hint, padded) else { return Ok(found) };
+    let aligned = room.0 + (offset.wrapping_sub(room.0) & (size - 1));
+    Ok(if aligned > user_end - len { found } else { VirtAddr(aligned) })
 }
 
 /// A place for huge pages: aligned for them, at an offset of their file too.

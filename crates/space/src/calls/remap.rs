@@ -2,7 +2,7 @@
 
 use crate::caller::Caller;
 use crate::calls::map_request::{MapFlags, MapRequest, MappedFile};
-use crate::calls::placement::place;
+use crate::calls::placement::{place, shmem_alignment};
 use crate::calls::populate::populate;
 use crate::calls::remap_request::{Remap, RemapFlags};
 use crate::error::Error;
@@ -271,7 +271,9 @@ fn place_moved<P: Platform>(
         ..MappedFile::new(0, snapshot.page_offset_at(remap.addr()))
     });
     let request = MapRequest { flags, file, ..MapRequest::anonymous(remap.new_len, Protection::empty()) };
-    place(writer, &request, hint, remap.new_len)
+    // SAFETY: the mmap lock keeps the VMA, which holds its opening.
+    let shmem = shmem_alignment(writer, &request, unsafe { snapshot.backing.opening() });
+    place(writer, &request, (hint, remap.new_len), shmem)
 }
 
 /// What `snapshot` becomes at `target`.
