@@ -10,7 +10,7 @@ use crate::range::Range;
 use quire_measure::Costs;
 use std::ops::Index;
 
-/// A measure of anonymous memory.
+/// A measure of memory: of anonymous memory, but for the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Measure {
     /// The peak of what a memory cgroup is charged, of all processes at one moment.
@@ -23,11 +23,16 @@ pub enum Measure {
     Mean,
     /// What it is charged when the first process ends.
     End,
+    /// Shared memory, when most is charged.
+    Shared,
 }
 
 impl Measure {
     /// Each of them.
-    pub const ALL: [Self; 5] = [Self::Charged, Self::Mapped, Self::Largest, Self::Mean, Self::End];
+    pub const ALL: [Self; 6] =
+        [Self::Charged, Self::Mapped, Self::Largest, Self::Mean, Self::End, Self::Shared];
+    /// How many are of anonymous memory.
+    pub(crate) const OF_ANONYMOUS: usize = Self::ALL.len() - 1;
 
     /// Whose memory it is, and when: follows "takes 3 MiB more".
     #[must_use]
@@ -38,6 +43,7 @@ impl Measure {
             Self::Mapped => "for all processes at the peak of what is mapped",
             Self::Mean => "for all processes on average",
             Self::End => "for all processes at the end",
+            Self::Shared => "for shared memory",
         }
     }
 }
@@ -90,6 +96,7 @@ impl Figures {
             Measure::Charged => life.at_peak.anonymous as f64,
             Measure::Mean => life.mean_anonymous,
             Measure::End => life.at_end.anonymous as f64,
+            Measure::Shared => life.at_charge_peak.shared as f64,
         };
         let processor_ns = Some(outcome.processor_ns).filter(|&time| time > 0);
         let time_ns = processor_ns.unwrap_or_else(|| recorded_ns(life)) as f64;

@@ -233,6 +233,7 @@ fn effect(
     };
     let with = |value| {
         let mut options = options(setting.huge, &[(technique.name, value)]);
+        options.shmem = Some(setting.shmem);
         if technique.name == "swap" {
             let short = short?;
             (options.memory, options.swap) = (Some(short.memory), Some(short.swap.clone()));

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 /// Page faults by the size of what they mapped, in bytes; those of files and of other pages count as 4 KiB.
 #[must_use]
 pub fn faults_by_size(life: &LifeFigures) -> BTreeMap<u64, u64> {
-    let large = life.folios.iter().filter(|folio| folio.faults > 0);
-    let mut faults: BTreeMap<u64, u64> = large.map(|folio| (folio.order.bytes(), folio.faults)).collect();
+    // Shared memory takes as long to clear.
+    let all = life.folios.iter().map(|folio| (folio.order.bytes(), folio.faults + folio.shared));
+    let mut faults: BTreeMap<u64, u64> = all.filter(|(_, count)| *count > 0).collect();
     let rest = life.faults.saturating_sub(faults.values().sum());
     faults.insert(PAGE_SIZE, rest);
     faults
@@ -84,7 +85,7 @@ mod tests {
             fork: None,
             kernel_memory: None,
         };
-        let folio = |order, faults| FolioFigures { order, faults, fallbacks: 0, splits: 0 };
+        let folio = |order, faults| FolioFigures { order, faults, fallbacks: 0, splits: 0, shared: 0 };
         let folios = vec![folio(Order::ALL[2], 3), folio(Order::PMD, 2)];
         let life = LifeFigures { faults: 15, folios, collapses: 1, ..LifeFigures::default() };
         assert_eq!(faults_by_size(&life), [(4096, 10), (16384, 3), (2 << 20, 2)].into());

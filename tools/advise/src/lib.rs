@@ -6,6 +6,7 @@
 //!
 //! - `jobs`: parallel jobs.
 //! - `swap`: the swap behind a limit.
+//! - `shared`: which folios of shared memory may be large.
 //! - `setting`: the settings, and the commands that apply them.
 //! - `point`: one replay, and what is asked of it.
 //! - `error`: why a prediction is not possible.
@@ -58,6 +59,7 @@ mod range;
 mod reliable;
 mod row;
 mod setting;
+mod shared;
 mod source;
 mod stored;
 mod swap;

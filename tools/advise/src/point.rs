@@ -102,6 +102,7 @@ impl Point {
         let khugepaged = self.phase.and_then(|phase| phases(&self.setting).get(phase).copied().flatten());
         let options = ReplayOptions {
             huge: self.setting.huge,
+            shmem: Some(self.setting.shmem),
             techniques: self.setting.techniques,
             audits: Audits::Never,
             khugepaged,

@@ -13,7 +13,7 @@ use crate::outcome::{Outcome, recorded_ns};
 use crate::range::Range;
 use crate::reliable::{Lacking, unknown, unreliable};
 use crate::row::Row;
-use crate::setting::{NEVER, Setting, grid};
+use crate::setting::{NEVER, Setting, grid, tried};
 use crate::source::{Source, if_stored};
 use crate::stored::Stored;
 use crate::swap::LimitSwap;
@@ -131,7 +131,8 @@ pub fn predict(
     progress: Progress<'_>,
 ) -> Result<Prediction, AdviseError> {
     let sources = open(files)?;
-    let settings = grid(&sources.first().ok_or(AdviseError::Nothing)?.header);
+    let shared = sources.iter().map(Source::shared).max().unwrap_or_default();
+    let settings = tried(&sources.first().ok_or(AdviseError::Nothing)?.header, shared);
     let (tries, kernel) = (Tries::default(), kernel_costs(host.costs.as_ref()));
     Asking { sources: &sources, settings, tries: &tries, kernel, need: None }.predict(at_once, host, progress)
 }

@@ -153,6 +153,7 @@ impl Row {
             Measure::Charged => self.peak_anonymous,
             Measure::Mean => self.mean_anonymous,
             Measure::End => self.end_anonymous,
+            Measure::Shared => self.shared,
         }
     }
 }

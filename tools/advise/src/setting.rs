@@ -1,12 +1,14 @@
 //! The settings that are tried, and the commands that apply them.
 
+use crate::shared;
 use quire_arch::Order;
 use quire_mm::{
     Techniques,
+    file::ShmemHuge,
     space::TablesTechnique,
     thp::{HugeConfig, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting, OrderSet, SizeEnabled},
 };
-use quire_replay::recorded_huge_config;
+use quire_replay::{recorded_huge_config, recorded_shmem_huge};
 use quire_trace::format::TraceHeader;
 use std::time::Duration;
 
@@ -15,8 +17,10 @@ use std::time::Duration;
 pub struct Setting {
     /// Its name, as words that can be passed on: `thp=always,max_ptes_none=0`.
     pub name: String,
-    /// The files of `/sys/kernel/mm/transparent_hugepage`.
+    /// The files of `/sys/kernel/mm/transparent_hugepage`, but for those for shared memory.
     pub huge: HugeConfig,
+    /// Those of them for shared memory.
+    pub shmem: ShmemHuge,
     /// The techniques. Linux keeps empty page tables; the others are on as they are by default.
     pub techniques: Techniques,
     /// It is what the host had when the program was recorded.
@@ -99,8 +103,8 @@ fn size(order: Order) -> String {
 }
 
 impl Setting {
-    fn new(name: impl Into<String>, huge: HugeConfig) -> Self {
-        Self { name: name.into(), huge, techniques: of_linux(), is_present: false }
+    fn new(name: impl Into<String>, (huge, shmem): (HugeConfig, ShmemHuge)) -> Self {
+        Self { name: name.into(), huge, shmem, techniques: of_linux(), is_present: false }
     }
 
     /// Whether a host that runs Linux can be set so.
@@ -158,6 +162,7 @@ impl Setting {
         let policy = self.huge.policy;
         let sizes = OrderSet::ANONYMOUS.iter().map(|order| (size_file(order), policy.size(order).name()));
         let mut files: Vec<_> = sizes.filter(|(file, _)| has(file)).collect();
+        files.extend(shared::words(self.shmem).filter(|(file, _)| has(file)));
         files.push(("enabled".to_owned(), policy.enabled().name()));
         files.push(("defrag".to_owned(), policy.defrag().name()));
         let mut files: Vec<_> = files.into_iter().map(|(file, word)| (file, word.to_owned())).collect();
@@ -236,6 +241,11 @@ impl Setting {
         if new.policy.enabled() != old.policy.enabled() {
             write(new.policy.enabled().name(), "enabled");
         }
+        for ((file, word), (_, old)) in shared::words(self.shmem).zip(shared::words(present.shmem)) {
+            if word != old {
+                write(word, &file);
+            }
+        }
         for &setting in KhugepagedSetting::ALL {
             let value = new.khugepaged.get(setting);
             if value != old.khugepaged.get(setting) {
@@ -255,11 +265,39 @@ pub fn grid(header: &TraceHeader) -> Vec<Setting> {
         // Nothing is known of it.
         None => true,
     };
-    grid_of(recorded_huge_config(header).unwrap_or_default(), has)
+    // Of old recordings it is not known what there was for shared memory.
+    let shmem = recorded_shmem_huge(header).or(header.settings.is_none().then_some(ShmemHuge::NEVER));
+    let mut settings = grid_with((recorded_huge_config(header).unwrap_or_default(), shmem), has);
+    if let Some((shmem, present)) = shmem.zip(settings.first()) {
+        let others = shared::others(shmem);
+        let others: Vec<Setting> =
+            others.map(|(name, shmem)| Setting::new(name, (present.huge, shmem))).collect();
+        let last = settings.pop();
+        settings.extend(others.into_iter().chain(last));
+    }
+    settings
 }
 
-/// The same of a host that is set as `present` and has folders of the orders that `has` tells.
+/// Those of the [`grid`] that are tried for programs that have so many bytes of shared memory, and so many in
+/// large folios.
+pub(crate) fn tried(header: &TraceHeader, bytes: (u64, u64)) -> Vec<Setting> {
+    let mut settings = grid(header);
+    let matters = shared::matters(bytes);
+    let present = settings.first().map(|present| present.shmem);
+    settings.retain(|setting| matters || Some(setting.shmem) == present);
+    settings
+}
+
+/// The same without those of shared memory, of a host that is set as `present` and has folders of the orders
+/// that `has` tells.
+#[cfg(test)]
 pub(crate) fn grid_of(present: HugeConfig, has: impl Fn(Order) -> bool) -> Vec<Setting> {
+    grid_with((present, None), has)
+}
+
+/// The same of a host that has these settings for shared memory, if that is known.
+fn grid_with((present, shmem): (HugeConfig, Option<ShmemHuge>), has: impl Fn(Order) -> bool) -> Vec<Setting> {
+    let shmem = shmem.unwrap_or_default();
     let policy = |enabled| {
         let sizes = SizeEnabled::Inherit;
         let none = present.policy.with_sizes(OrderSet::ANONYMOUS, SizeEnabled::Never);
@@ -271,8 +309,8 @@ pub(crate) fn grid_of(present: HugeConfig, has: impl Fn(Order) -> bool) -> Vec<S
         khugepaged.unwrap_or(present.khugepaged)
     };
     let any_empty = none(KhugepagedConfig::LINUX.get(KhugepagedSetting::MaxPtesNone));
-    let with = |policy: HugePolicy| HugeConfig { policy, khugepaged: any_empty };
-    let always = with(policy(HugeEnabled::Always));
+    let with = |policy: HugePolicy| (HugeConfig { policy, khugepaged: any_empty }, shmem);
+    let always = with(policy(HugeEnabled::Always)).0;
     // Smaller sizes come beside what programs ask for by madvise, where the host allows that.
     let asked = match present.policy.enabled() {
         HugeEnabled::Never => policy(HugeEnabled::Never),
@@ -281,8 +319,8 @@ pub(crate) fn grid_of(present: HugeConfig, has: impl Fn(Order) -> bool) -> Vec<S
     let mut settings = vec![
         Setting::new("thp=never", with(policy(HugeEnabled::Never))),
         Setting::new("thp=madvise", with(policy(HugeEnabled::Madvise))),
-        Setting::new("thp=always", always),
-        Setting::new("thp=always,max_ptes_none=0", HugeConfig { khugepaged: none(0), ..always }),
+        Setting::new("thp=always", (always, shmem)),
+        Setting::new("thp=always,max_ptes_none=0", (HugeConfig { khugepaged: none(0), ..always }, shmem)),
     ];
     for order in small_orders().filter(|&order| has(order)) {
         let policy = asked.with_sizes(OrderSet::of(order), SizeEnabled::Always);
@@ -303,7 +341,7 @@ pub(crate) fn grid_of(present: HugeConfig, has: impl Fn(Order) -> bool) -> Vec<S
     let found = settings.iter().position(|setting| setting.huge == present);
     let mut first = match found {
         Some(place) => settings.remove(place),
-        None => Setting::new("present", present),
+        None => Setting::new("present", (present, shmem)),
     };
     first.is_present = true;
     let mut freed = first.clone();

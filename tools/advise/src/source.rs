@@ -81,6 +81,15 @@ impl Source {
         Self { path, header, events, outcomes: Outcomes::Results(stored) }
     }
 
+    /// Bytes of shared memory that its programs have at a time, in pages and in large folios. Of stored results
+    /// it is not known.
+    pub(crate) fn shared(&self) -> (u64, u64) {
+        match &self.outcomes {
+            Outcomes::Replays(replay) | Outcomes::Anywhere(replay) => replay.needs().shared(),
+            Outcomes::Results(_) => (0, 0),
+        }
+    }
+
     /// The results that it has, if it has some.
     pub(crate) fn stored(&self) -> Option<&Stored> {
         match &self.outcomes {

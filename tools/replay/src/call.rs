@@ -1,8 +1,8 @@
 //! Making recorded calls again.
 
 use super::args::{
-    MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB, MAP_NORESERVE, MAP_POPULATE, MAP_PRIVATE,
-    MAP_SHARED, MAP_SHARED_VALIDATE, MAP_TYPE,
+    MAP_32BIT, MAP_ANONYMOUS, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_HUGETLB, MAP_NORESERVE, MAP_POPULATE,
+    MAP_PRIVATE, MAP_SHARED, MAP_SHARED_VALIDATE, MAP_TYPE,
 };
 use super::files::{FileIds, RecordedFile};
 use super::mismatch::Gap;
@@ -120,6 +120,10 @@ fn replay_whole(space: &HostSpace<'_>, call: &Call, files: &mut FileIds<'_>, sam
             names::of_form(number, &call.args)
         ))),
         Some(_) if !same_settings && is_collapse(call, number) => Verdict::DependsOnSettings,
+        Some(raw) if files.has_other_places() && is_shared_place(call, number, raw) => {
+            catch_up(space, call, number, outcome, &file);
+            Verdict::DependsOnSettings
+        }
         Some(_) => {
             let found = describe(outcome);
             catch_up(space, call, number, outcome, &file);
@@ -179,7 +183,28 @@ fn lacks_huge_pages(call: &Call, raw: i64) -> bool {
         && raw == -i64::from(Errno::ENOMEM.0)
 }
 
-/// Whether it asks for huge pages: the only call whose result depends on their settings.
+/// Whether Linux chose where shared memory is mapped, or may be, and mapped it, as was done here: settings of
+/// its folios decide where.
+fn is_shared_place(call: &Call, number: CallNumber, ours: i64) -> bool {
+    let is_mapped = ours > 0 && call.errno().is_none();
+    let [.., flags, _, _] = call.args;
+    is_mapped
+        && match number {
+            CallNumber::Mmap if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == 0 => match call.file() {
+                Some(file) if flags & MAP_ANONYMOUS == 0 => {
+                    matches!(file.kind, FileKind::Memory | FileKind::Zero)
+                }
+                _ => flags & MAP_TYPE != MAP_PRIVATE,
+            },
+            CallNumber::Mremap => {
+                RemapFlags::from_bits_truncate(flags as u32) & (RemapFlags::MAYMOVE | RemapFlags::FIXED)
+                    == RemapFlags::MAYMOVE
+            }
+            _ => false,
+        }
+}
+
+/// Whether it asks for huge pages: the only other call whose result depends on their settings.
 fn is_collapse(call: &Call, number: CallNumber) -> bool {
     number == CallNumber::Madvise && call.args[2] as i32 == libc::MADV_COLLAPSE
 }

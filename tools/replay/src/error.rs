@@ -17,6 +17,9 @@ pub enum ReplayError {
     /// Of a damaged file no event could be salvaged: which file, and what is wrong with it.
     #[error("{}: nothing could be salvaged: {_1}", _0.display())]
     NothingSalvaged(PathBuf, String),
+    /// An event says what no program can have: which file, the number of the event, and what.
+    #[error("{}: event {_1}: {_2}; no recorder wrote that", _0.display())]
+    Impossible(PathBuf, u64, &'static str),
     /// The machine could not be built.
     #[error("the machine could not be built: {0}")]
     Machine(MachineError),

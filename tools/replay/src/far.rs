@@ -139,7 +139,7 @@ pub(super) fn bytes_of(event: &Event) -> usize {
         EventKind::File(file) => {
             let runs = match &file.change {
                 FileChange::Cached(runs) | FileChange::Evicted(runs) => size_of_val(&**runs),
-                FileChange::Size { .. } | FileChange::Punched(_) => 0,
+                FileChange::Size { .. } | FileChange::Punched(_) | FileChange::Gone => 0,
             };
             size_of_val(&**file) + runs
         }

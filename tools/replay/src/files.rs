@@ -6,9 +6,11 @@ use quire_arch::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use quire_host::HostPlatform;
 use quire_mm::Memory;
 use quire_mm::abi::{Files, OpenFile};
-use quire_mm::file::File;
+use quire_mm::file::{File, FileError, ShmemEnabled, ShmemOwner};
 use quire_mm::space::{Errno, MappedFile, Mapping, VmFlags};
-use quire_trace::event::{Call, CallDetail, FileChange, FileEvent, FileFacts, FileKind, HeldInMemory};
+use quire_trace::event::{
+    Call, CallDetail, FileChange, FileEvent, FileFacts, FileKind, HeldInMemory, TmpfsHuge,
+};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
@@ -51,9 +53,14 @@ pub(super) struct FileIds<'m> {
     names: HashMap<u64, Box<[u8]>>,
     next: u64,
     segments: HashSet<u64>,
+    /// Shared memory that has ended on Linux, and is mapped here still.
+    gone: Vec<u64>,
     /// Shared memory that recorders do not page out.
     stay: HashSet<u64>,
     rings: HashSet<u64>,
+    /// The machine has other settings of shared memory than the recorded host had, by which Linux chooses where
+    /// it is mapped.
+    other_places: bool,
     /// What was found at the event of this number.
     beside: Cell<(u64, BesideTouches)>,
 }
@@ -71,6 +78,16 @@ pub(super) struct BesideTouches {
 }
 
 impl<'m> FileIds<'m> {
+    /// None yet. `other_places`: the machine has other settings of shared memory than the recorded host had.
+    pub(super) fn new(other_places: bool) -> Self {
+        Self { other_places, ..Self::default() }
+    }
+
+    /// Whether Linux chose other places for shared memory than are chosen here.
+    pub(super) fn has_other_places(&self) -> bool {
+        self.other_places
+    }
+
     /// The number of the file with this device and inode, which has this name now.
     pub(super) fn id(&mut self, device: u64, inode: u64, name: &[u8]) -> u64 {
         let number = self.of(Key::Inode(device, inode));
@@ -120,11 +137,25 @@ impl<'m> FileIds<'m> {
     /// Something is known of a file of the machine of `memory` from here on. A file that is only a number
     /// stays one: its mappings are not followed.
     pub(super) fn change(&mut self, memory: &'m Memory<HostPlatform>, event: &FileEvent) {
-        let key = Key::Inode(event.device, event.inode);
-        if let Some(number) = self.known.get(&key) {
-            if let Some(file) = self.files.get_mut(number) {
+        let key = match event.device {
+            FileEvent::SEGMENTS => Key::Segment(event.inode),
+            device => Key::Inode(device, event.inode),
+        };
+        if let Some(&number) = self.known.get(&key) {
+            if let Some(file) = self.files.get_mut(&number) {
                 file.change(&event.change);
+            } else if let Some(file) = self.shared.get_mut(&number) {
+                match &event.change {
+                    FileChange::Gone => {
+                        // Another file may have its numbers, and another segment its id.
+                        self.known.remove(&key);
+                        self.gone.push(number);
+                    }
+                    change => file.change(change),
+                }
             }
+        } else if let Key::Segment(_) = key {
+            // It was never attached here.
         } else if let FileChange::Size { bytes, .. } = event.change
             && let Ok(file) = memory.create_file(NoBytes, bytes)
         {
@@ -132,11 +163,28 @@ impl<'m> FileIds<'m> {
             self.known.insert(key, number);
             self.files.insert(number, KnownFile::new(file, (event.device, event.inode)));
         }
+        self.drop_gone();
+    }
+
+    /// Drops shared memory that Linux has no more, once nothing maps it here.
+    fn drop_gone(&mut self) {
+        if self.gone.is_empty() {
+            return;
+        }
+        let shared = &mut self.shared;
+        self.gone.retain(|number| {
+            let is_mapped = shared.get(number).is_some_and(|file| file.opening().is_mapped());
+            if !is_mapped {
+                shared.remove(number);
+            }
+            is_mapped
+        });
     }
 
     /// `call`, which succeeded, is about to be made: what it maps of shared memory with a name is that of the
     /// machine of `memory`. A file that is only a number, as that of an image, stays one.
     pub(super) fn share(&mut self, memory: &'m Memory<HostPlatform>, call: &Call) {
+        self.drop_gone();
         let (key, name, bytes, held) = match &call.detail {
             CallDetail::File(_) => match call.file().filter(|facts| facts.kind == FileKind::Memory) {
                 Some(facts) => (Key::Inode(facts.device, facts.inode), &*facts.name, facts.size, facts.held),
@@ -152,7 +200,7 @@ impl<'m> FileIds<'m> {
         let number = match self.known.get(&key) {
             Some(&number) => number,
             None => {
-                let Ok(file) = memory.create_shmem((), bytes) else { return };
+                let Ok(file) = memory.create_shmem(InMount(mount_of(call)), bytes) else { return };
                 let number = file.number();
                 self.known.insert(key, number);
                 self.shared.insert(number, SharedFile::new(file));
@@ -272,6 +320,33 @@ impl<'m> FileIds<'m> {
         let number = self.fresh();
         self.known.insert(key, number);
         number
+    }
+}
+
+/// Who has shared memory: the option `huge` of the file system in memory that it is in, if it is in one.
+struct InMount(Option<ShmemEnabled>);
+
+impl ShmemOwner for InMount {
+    fn take_pages(&self, _pages: u64) -> Result<(), FileError> {
+        Ok(())
+    }
+
+    fn give_back_pages(&self, _pages: u64) {}
+
+    fn huge(&self) -> Option<ShmemEnabled> {
+        self.0
+    }
+}
+
+/// The option of the mount whose file a call maps. Of an overlay it is not known what lies below.
+fn mount_of(call: &Call) -> Option<ShmemEnabled> {
+    let facts = call.file()?;
+    match facts.mount_huge {
+        Some(TmpfsHuge::Never) => Some(ShmemEnabled::Never),
+        Some(TmpfsHuge::Always) => Some(ShmemEnabled::Always),
+        Some(TmpfsHuge::WithinSize) => Some(ShmemEnabled::WithinSize),
+        Some(TmpfsHuge::Advise) => Some(ShmemEnabled::Advise),
+        None => (facts.file_system == OVERLAY).then_some(ShmemEnabled::Never),
     }
 }
 

@@ -111,6 +111,14 @@ pub(super) fn resident_runs(mapping: &Mapping) -> impl Iterator<Item = PageRun> 
     })
 }
 
+/// What an image says that no program can have: mappings of the same addresses.
+pub(super) fn impossible(image: &ExecImage) -> Option<&'static str> {
+    let mut mappings: Vec<_> = image.mappings.iter().map(|mapping| mapping.start..mapping.end).collect();
+    mappings.sort_by_key(|range| range.start);
+    let is_possible = mappings.is_sorted_by(|one, next| one.end <= next.start);
+    (!is_possible).then_some("an image has two mappings of the same addresses")
+}
+
 /// What could not be set up as recorded.
 #[derive(Debug, Default)]
 pub(super) struct Failures {

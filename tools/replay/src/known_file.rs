@@ -153,6 +153,8 @@ impl<'m> KnownFile<'m> {
                 self.leave(whole.start..whole.end.max(whole.start), bytes.clone());
             }
             FileChange::Cached(runs) => self.linux.add(runs),
+            // Only files in memory end in a recording.
+            FileChange::Gone => {}
             FileChange::Evicted(runs) => {
                 for run in runs {
                     let bytes = run.first * PAGE_SIZE..run.end().saturating_mul(PAGE_SIZE);

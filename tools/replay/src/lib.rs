@@ -129,5 +129,5 @@ pub use pressure::{PressureFigures, SwapFigures};
 pub use ram::MACHINE_RAM;
 pub use replay::{LoadedReplay, Progress, Replay};
 pub use report::{DoesNotFit, HeldMemory, ReplayReport};
-pub use settings::recorded_huge_config;
+pub use settings::{recorded_huge_config, recorded_shmem_huge};
 pub use swap::{SwapError, SwapKind, SwapSpec};

@@ -7,7 +7,7 @@
 use super::charge::{ExtraCharge, file_bytes, shared_bytes};
 use super::forks::ForkFigures;
 use super::stored::{self, differences, values};
-use quire_arch::{Order, PAGE_SIZE};
+use quire_arch::{Order, OrderSet, PAGE_SIZE};
 use quire_host::HostPlatform;
 use quire_mm::{
     Memory,
@@ -123,6 +123,15 @@ pub struct FolioFigures {
     pub fallbacks: u64,
     /// Folios that were split (`split`).
     pub splits: u64,
+    /// Folios of shared memory that came, by faults or calls (`shmem_alloc`).
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub shared: u64,
+}
+
+/// Whether a count is left out where figures are stored.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The memory life of the recorded programs as the replay had it.
@@ -360,12 +369,15 @@ impl Life {
                 faults: count(FolioCounter::AnonFaultAlloc),
                 fallbacks: count(FolioCounter::AnonFaultFallback),
                 splits: count(FolioCounter::Split),
+                shared: count(FolioCounter::ShmemAlloc),
             }
         };
-        figures.folios = large_orders()
+        figures.folios = OrderSet::SHMEM
+            .iter()
             .map(of)
-            .filter(|folio| folio.faults + folio.fallbacks + folio.splits > 0)
+            .filter(|folio| folio.faults + folio.fallbacks + folio.splits + folio.shared > 0)
             .collect();
+        figures.folios.sort_by_key(|folio| folio.order);
         figures
     }
 }

@@ -3,7 +3,7 @@
 use crate::charge::KernelCosts;
 use crate::plan::Claims;
 use crate::swap::SwapSpec;
-use quire_mm::{Techniques, thp::HugeConfig};
+use quire_mm::{Techniques, file::ShmemHuge, thp::HugeConfig};
 use std::time::Duration;
 
 /// How a trace is replayed.
@@ -33,6 +33,9 @@ pub struct ReplayOptions {
     pub salvage: bool,
     /// The controls of large folios.
     pub huge: HugeConfig,
+    /// Which folios of shared memory may be large; by default as the programs had it when they were recorded,
+    /// which was never where the recorder turned huge pages off.
+    pub shmem: Option<ShmemHuge>,
     /// When the machine is audited.
     pub audits: Audits,
     /// Where pages go when memory is short.

@@ -9,9 +9,10 @@ use crate::options::{Audits, ReplayOptions};
 use crate::plan::{Needs, SampledPart};
 use crate::report::ReplayReport;
 use crate::run::{RunOptions, RunningReplay};
+use crate::settings::{apply_shmem_huge, shmem_huge_of_programs};
 use crate::{plan, pressure, swap};
 use quire_host::{Contents, HostConfig, Machine};
-use quire_mm::{MemoryConfig, memcg::MemcgId};
+use quire_mm::{MemoryConfig, file::ShmemHuge, memcg::MemcgId};
 use quire_trace::event::Event;
 use quire_trace::format::{Pressure, TraceError, TraceHeader, TraceReader, UseSource};
 use std::borrow::Borrow;
@@ -63,7 +64,7 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// [`ReplayError::Trace`].
+    /// [`ReplayError::Trace`], [`ReplayError::NothingSalvaged`], [`ReplayError::Impossible`].
     pub fn open(path: &Path, options: ReplayOptions) -> Result<Self, ReplayError> {
         let mut reader = open(path, &options)?;
         let mut needs = Needs::of(reader.header(), options.claims);
@@ -72,6 +73,9 @@ impl Replay {
         }
         if let Some(damage) = reader.damage().filter(|_| reader.trailer().is_none() && needs.is_empty()) {
             return Err(ReplayError::NothingSalvaged(path.to_path_buf(), damage.to_string()));
+        }
+        if let Some((event, what)) = needs.impossible() {
+            return Err(ReplayError::Impossible(path.to_path_buf(), event, what));
         }
         Ok(Self { path: path.to_path_buf(), options, needs: Arc::new(needs), peaks: Arc::default() })
     }
@@ -216,13 +220,13 @@ impl Replay {
         let total = self.needs.events();
         let started = Instant::now();
         let contents = self.options.contents.then(|| Arc::clone(&self.needs));
-        let limited = self.is_limited() || self.is_short(machine);
+        let limited = self.is_limited() || self.is_short(machine, header);
         let memcg =
             if self.options.life || self.options.limit.is_some() { memcg(machine)? } else { MemcgId::ROOT };
         let options = RunOptions {
             requested: &self.options,
             limited,
-            suffices: self.needs.ram(self.options.huge.policy),
+            suffices: self.needed(header),
             // Where a size is given, all of it is replayed.
             too_much_at: self.needs.too_much_at().filter(|_| self.options.memory.is_none()),
             uses: self.needs.uses(header),
@@ -314,8 +318,18 @@ impl Replay {
     }
 
     /// Whether the host is too small for the machine that the trace needs.
-    fn is_short(&self, machine: &Machine) -> bool {
-        machine.memory().frames().reports().totals().present * 4096 < self.needs.ram(self.options.huge.policy)
+    fn is_short(&self, machine: &Machine, header: &TraceHeader) -> bool {
+        machine.memory().frames().reports().totals().present * 4096 < self.needed(header)
+    }
+
+    /// Which folios of shared memory may be large.
+    fn shmem(&self, header: &TraceHeader) -> ShmemHuge {
+        self.options.shmem.unwrap_or_else(|| shmem_huge_of_programs(header))
+    }
+
+    /// Bytes of RAM with which nothing runs short.
+    fn needed(&self, header: &TraceHeader) -> u64 {
+        self.needs.ram_with(self.options.huge.policy, self.shmem(header))
     }
 
     /// How memory is managed.
@@ -340,7 +354,7 @@ impl Replay {
         let part = |bytes| sample.map_or(bytes, |sample| sample.part(bytes).max(LEAST_RAM));
         // Devices and what they hold lie in the RAM of the machine, too.
         let devices = if options.swap.is_some() { plan::SPARE_BYTES } else { 0 };
-        let needed = || self.needs.ram(options.huge.policy).saturating_add(devices).max(least);
+        let needed = || self.needed(header).saturating_add(devices).max(least);
         let (ram, is_cut) = match options.memory {
             Some(bytes) => (part(bytes), false),
             None => {
@@ -361,6 +375,7 @@ impl Replay {
         host.prefault = has_bytes && ram <= MOST_PREFAULTED;
         host.large_pages = has_bytes || ram >= LEAST_IN_LARGE_PAGES;
         let machine = Machine::new(&host, self.config(header)).map_err(ReplayError::Machine)?;
+        apply_shmem_huge(machine.memory(), self.shmem(header));
         if let Some(spec) = &self.options.swap {
             let host_ram = options.memory.unwrap_or(header.ram);
             swap::attach_swap(machine.memory(), spec, host_ram).map_err(ReplayError::Swap)?;

@@ -54,6 +54,9 @@ fn attach(
         let _ = space.munmap(ours, bytes);
     }
     let _ = space.mmap_file(&request(start, MapFlags::FIXED), opening);
+    if files.has_other_places() && addr == 0 && found.is_ok() {
+        return Some(Ok(()));
+    }
     Some(Err(found.map_or_else(|error| error.to_string(), |ours| format!("{:#x}", ours.0))))
 }
 

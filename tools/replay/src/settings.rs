@@ -1,6 +1,10 @@
 //! The settings of huge pages during a recording.
 
 use super::image::huge_disable_of;
+use quire_host::HostPlatform;
+use quire_mm::Memory;
+use quire_mm::file::{ShmemEnabled, ShmemHuge, ShmemSizeEnabled};
+use quire_mm::proc::HugeFile;
 use quire_mm::thp::{
     HugeConfig, HugeDefrag, HugeDisable, HugeEnabled, HugePolicy, KhugepagedConfig, KhugepagedSetting,
     OrderSet, SizeEnabled,
@@ -14,6 +18,45 @@ use quire_trace::format::{HostSettings, TraceHeader};
 pub fn recorded_huge_config(header: &TraceHeader) -> Option<HugeConfig> {
     let settings = header.settings.as_ref().filter(|settings| !settings.thp_files.is_empty())?;
     Some(HugeConfig { policy: policy(settings), khugepaged: khugepaged(settings) })
+}
+
+/// Which folios of shared memory could be large by `/sys` when the recording began, regardless of what the
+/// recorder turned off. `None`: the recording does not have it, as those before version 13 of the format.
+#[must_use]
+pub fn recorded_shmem_huge(header: &TraceHeader) -> Option<ShmemHuge> {
+    let settings = header.settings.as_ref()?;
+    let enabled = chosen(settings, "shmem_enabled", ShmemEnabled::ALL, ShmemEnabled::name)?;
+    let mut huge = ShmemHuge::NEVER;
+    for order in OrderSet::SHMEM.iter() {
+        let file = HugeFile::ShmemSize(order).to_string();
+        if let Some(word) = chosen(settings, &file, ShmemSizeEnabled::ALL, ShmemSizeEnabled::name) {
+            huge = huge.with_size(order, word).unwrap_or(huge);
+        }
+    }
+    // No kernel has what is refused here.
+    Some(huge.with_enabled(enabled).unwrap_or(huge))
+}
+
+/// The same as the programs had it, which was never where the recorder turned huge pages off.
+pub(super) fn shmem_huge_of_programs(header: &TraceHeader) -> ShmemHuge {
+    let turned_off = header.settings.as_ref().is_some_and(|settings| settings.thp_turned_off);
+    recorded_shmem_huge(header).filter(|_| !turned_off).unwrap_or_default()
+}
+
+/// Whether a machine that is set so may have shared memory in other places than the recorded host, which was
+/// set otherwise.
+pub(super) fn has_other_places(header: &TraceHeader, ours: ShmemHuge) -> bool {
+    recorded_shmem_huge(header).unwrap_or_default() != ours
+}
+
+/// Sets a new machine so.
+pub(super) fn apply_shmem_huge(memory: &Memory<HostPlatform>, huge: ShmemHuge) {
+    let sizes = OrderSet::SHMEM.iter().map(|order| (HugeFile::ShmemSize(order), huge.size(order).name()));
+    // The sizes first: only without others can the PMD's inherit `force`.
+    for (file, word) in sizes.chain([(HugeFile::ShmemEnabled, huge.enabled().name())]) {
+        let written = file.write(memory, word);
+        debug_assert!(written.is_ok(), "{file}={word}: {written:?}");
+    }
 }
 
 /// Whether a machine with this policy has the recorded settings. If the recording does not have them, the
@@ -117,6 +160,29 @@ mod tests {
         let expected = KhugepagedConfig::LINUX.with(KhugepagedSetting::MaxPtesNone, 0);
         let expected = expected.and_then(|config| config.with(KhugepagedSetting::PagesToScan, 77));
         assert_eq!(khugepaged, expected.unwrap());
+    }
+
+    #[test]
+    fn shared_memory_has_settings_of_its_own() {
+        let files = [
+            ("enabled", "never"),
+            ("hugepages-64kB/shmem_enabled", "advise"),
+            ("hugepages-2048kB/shmem_enabled", "inherit"),
+            ("shmem_enabled", "within_size"),
+            ("hugepages-32kB/shmem_enabled", "perhaps"),
+        ];
+        let huge = recorded_shmem_huge(&header(&files, true)).unwrap();
+        assert_eq!(huge.enabled(), ShmemEnabled::WithinSize);
+        let word = |order| huge.size(Order::new(order).unwrap());
+        use ShmemSizeEnabled as Size;
+        assert_eq!([3, 4, 9].map(word), [Size::Never, Size::Advise, Size::Inherit]);
+        // As the programs had it.
+        assert_eq!(shmem_huge_of_programs(&header(&files, true)), ShmemHuge::NEVER);
+        assert_eq!(shmem_huge_of_programs(&header(&files, false)), huge);
+        assert_eq!(recorded_shmem_huge(&header(&files[..1], false)), None, "an old recording");
+        // What no kernel allows is not there in part.
+        let forced = [("hugepages-64kB/shmem_enabled", "inherit"), ("shmem_enabled", "force")];
+        assert_eq!(recorded_shmem_huge(&header(&forced, false)).unwrap().enabled(), ShmemEnabled::Never);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Shared memory with a name: a file in memory, or a System V segment.
 //!
-//! It is shared memory of the machine, one for all that maps it. It stays until the end of the recording,
-//! which does not show the last descriptor of it.
+//! It is shared memory of the machine, one for all that maps it. It stays until the recording tells that it has
+//! ended; in recordings before version 13, which do not, until the end.
 //!
 //! What `write` or `fallocate` brought in comes by no touch. A call that maps the file tells how many pages
 //! it has, not which. Linux maps the pages around one that is read, as far as they are there: so they come in
@@ -10,7 +10,7 @@
 use super::known_file::{HostFile, Nowhere};
 use crate::space::HostSpace;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE};
-use quire_trace::event::HeldInMemory;
+use quire_trace::event::{FileChange, HeldInMemory};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -44,6 +44,23 @@ impl<'m> SharedFile<'m> {
             // It is the programs' once they have changed it.
             let changed = held.changed || self.held.is_some_and(|before| before.changed);
             self.held = Some(HeldInMemory { changed, ..held });
+        }
+    }
+
+    /// A call changed it.
+    pub(super) fn change(&mut self, change: &FileChange) {
+        match change {
+            FileChange::Size { bytes, .. } => self.set_size(*bytes),
+            FileChange::Punched(bytes) => {
+                let before = self.opening.figures();
+                // Without memory for what is left of a page at an edge it stays, as at the end of a file.
+                let _ = self.opening.punch(bytes.clone(), |_| Ok(()));
+                let after = self.opening.figures();
+                let pages = (before.cached + before.swapped).saturating_sub(after.cached + after.swapped);
+                self.removed(pages);
+            }
+            // It has no other pages than its own.
+            FileChange::Cached(_) | FileChange::Evicted(_) | FileChange::Gone => {}
         }
     }
 

@@ -465,6 +465,7 @@ fn what_was_mlocked_can_be_paged_out_once_nothing_maps_it() {
         reclaim(&machine, 4, 512);
         assert_eq!(file.figures().swapped, 512, "{cuts}");
         assert_audit(&machine);
+    }
 }
 
 /// The places of mappings from the top down, as Linux 6.18 chooses them (`shmem_get_unmapped_area`): of how many

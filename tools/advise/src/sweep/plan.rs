@@ -13,7 +13,7 @@ use crate::limits::Tries;
 use crate::outcome::Outcome;
 use crate::point::{Asked, Point};
 use crate::predict::{for_settings, in_order, kernel_costs, need_of, present, trial};
-use crate::setting::{NEVER, Setting, grid};
+use crate::setting::{NEVER, Setting, grid, tried};
 use crate::source::Source;
 use quire_measure::Costs;
 use quire_replay::KernelCosts;
@@ -38,14 +38,16 @@ pub struct Grid {
 impl Grid {
     /// The settings for a recording: the present one and that without huge pages are always among them, since
     /// the others are compared with these. One that the host of the recording does not have is left out.
-    fn settings(&self, header: &TraceHeader) -> Vec<Setting> {
+    fn settings(&self, header: &TraceHeader, shared: (u64, u64)) -> Vec<Setting> {
         let is_wanted = |setting: &Setting| {
             let named = self.settings.as_ref();
             setting.is_present
                 || setting.name == NEVER
                 || named.is_none_or(|names| names.iter().any(|name| name == &setting.name))
         };
-        let mut settings: Vec<Setting> = grid(header).into_iter().filter(is_wanted).collect();
+        // Those that are named are wanted, whatever there is of shared memory.
+        let all = if self.settings.is_some() { grid(header) } else { tried(header, shared) };
+        let mut settings: Vec<Setting> = all.into_iter().filter(is_wanted).collect();
         let plain = settings.clone();
         for words in &self.techniques {
             let with = plain.iter().filter(|setting| setting.is_of_linux()).filter_map(|setting| {
@@ -234,7 +236,8 @@ pub fn plan(
     let mut all: Vec<Group> = Vec::new();
     for (_, sources) in groups {
         let sources = in_order(sources)?;
-        let settings = sources.first().map_or_else(Vec::new, |first| grid.settings(&first.header));
+        let shared = sources.iter().map(Source::shared).max().unwrap_or_default();
+        let settings = sources.first().map_or_else(Vec::new, |first| grid.settings(&first.header, shared));
         all.push(Group { sources, settings, outcomes: Vec::new(), is_short: false });
     }
     if grid.has_limits() {

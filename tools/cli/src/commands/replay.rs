@@ -4,8 +4,7 @@ use crate::args::{MachineArguments, ReplayArguments, chosen_techniques};
 use crate::failure::{FOUND_FAILURE, Failure};
 use crate::output::{json, progress::Bar, replay as words, say_json, warn};
 use crate::pictures::{self, ReportPage};
-use quire_advise::{HEAT_COLUMNS, grid, touched_pages};
-use quire_mm::thp::HugeConfig;
+use quire_advise::{HEAT_COLUMNS, Setting, grid, touched_pages};
 use quire_replay::{Replay, ReplayError, ReplayOptions, ReplayReport};
 use quire_report::Section;
 use quire_trace::format::{EXTENSION, TraceErrorKind, TraceHeader, TraceReader, UseSource};
@@ -116,7 +115,8 @@ pub(crate) fn prepared(
     };
     let replay = Replay::open(file, options.clone()).map_err(failure)?;
     if let Some(name) = &machine.setting {
-        options.huge = setting(&replay.header().map_err(failure)?, name)?;
+        let setting = setting(&replay.header().map_err(failure)?, name)?;
+        (options.huge, options.shmem) = (setting.huge, Some(setting.shmem));
     }
     if is_limited && !machine.assume_no_reuse {
         refuse_without_uses(file, &replay)?;
@@ -127,10 +127,10 @@ pub(crate) fn prepared(
     Ok((replay, options))
 }
 
-/// The controls of huge pages that the setting of this name stands for, where the program was recorded.
-fn setting(header: &TraceHeader, name: &str) -> Result<HugeConfig, Failure> {
+/// What the setting of this name stands for, where the program was recorded.
+fn setting(header: &TraceHeader, name: &str) -> Result<Setting, Failure> {
     let settings = grid(header);
-    let found = settings.iter().find(|setting| setting.name == name).map(|setting| setting.huge);
+    let found = settings.iter().find(|setting| setting.name == name).cloned();
     found.ok_or_else(|| {
         let names: Vec<&str> = settings.iter().map(|setting| setting.name.as_str()).collect();
         Failure::input(format!("--setting {name}: there is no such setting; known: {}", names.join(" ")))
@@ -162,6 +162,7 @@ pub(crate) fn show(file: &Path, report: &ReplayReport, as_json: bool) {
 pub(crate) fn failure(error: ReplayError) -> Failure {
     match error {
         ReplayError::Trace(error) => Failure::input(error),
+        error @ ReplayError::Impossible(..) => Failure::input(error),
         ReplayError::Machine(error) => {
             Failure::input(format!("the machine could not be built: {error}; try another --memory"))
         }

@@ -82,7 +82,9 @@ pub(crate) fn event(out: &mut impl Write, event: &Event) -> io::Result<()> {
                         let mark = if held.changed { ", changed" } else { "" };
                         format!(" ({} held{mark})", held.bytes)
                     });
-                    writeln!(out, "{:?} {rights} {} bytes{held} {name}", file.kind, file.size)
+                    let mount =
+                        file.mount_huge.map_or_else(String::new, |huge| format!(" (huge={})", huge.name()));
+                    writeln!(out, "{:?} {rights} {} bytes{held}{mount} {name}", file.kind, file.size)
                 }
                 detail => writeln!(out, "{detail:x?}"),
             }
@@ -100,6 +102,7 @@ fn print_file(out: &mut impl Write, file: &FileEvent) -> io::Result<()> {
         FileChange::Punched(bytes) => writeln!(out, "punched {:#x}-{:#x}", bytes.start, bytes.end),
         FileChange::Cached(runs) => print_runs(out, "cached", runs),
         FileChange::Evicted(runs) => print_runs(out, "evicted", runs),
+        FileChange::Gone => writeln!(out, "gone"),
     }
 }
 

@@ -12,7 +12,7 @@ const PAGE: u64 = 4096;
 const LANDMARKS: [u64; 6] =
     [0x40_0000, 0x60_0000, 0x100_0000, 0x7f00_0000_0000, 0x7fff_f000_0000, 0x7fff_ffff_f000];
 const CALLS: &[u32] =
-    &[9, 9, 9, 11, 11, 10, 12, 25, 25, 28, 149, 151, 27, 26, 30, 59, 135, 157, 160, 216, 302, 329, 330, 1000];
+    &[9, 9, 9, 11, 11, 10, 12, 25, 67, 28, 149, 151, 27, 26, 30, 59, 135, 157, 160, 216, 302, 329, 330, 1000];
 const KINDS: &[FileKind] = &[
     FileKind::Regular,
     FileKind::Memory,
@@ -64,7 +64,7 @@ fn kind(what: u8, bytes: &mut Bytes<'_>) -> EventKind {
         20 => match bytes.byte() {
             bits @ 0..128 => EventKind::Privileges(privileges(bits)),
             inode => EventKind::File(Box::new(FileEvent {
-                device: 1,
+                device: if inode < 250 { 1 } else { FileEvent::SEGMENTS },
                 inode: u64::from(inode & 3),
                 change: file_change(bytes),
             })),
@@ -155,7 +155,8 @@ fn file_change(bytes: &mut Bytes<'_>) -> FileChange {
             FileChange::Punched(start..start + (length(bytes) >> 2).max(1))
         }
         100..200 => FileChange::Cached(index_runs(bytes)),
-        _ => FileChange::Evicted(index_runs(bytes)),
+        200..250 => FileChange::Evicted(index_runs(bytes)),
+        _ => FileChange::Gone,
     }
 }
 
@@ -238,6 +239,7 @@ fn call(bytes: &mut Bytes<'_>) -> Call {
                 exec_refused: (len % 11 == 0).then_some(13),
             }),
             held: (len % 13 == 0).then_some(HeldInMemory { bytes: len, changed: len % 2 == 0 }),
+            mount_huge: TmpfsHuge::ALL.get((len % 6) as usize).copied(),
         })),
         200..=214 => CallDetail::Ranges(Box::from([(addr, len), (len, addr)])),
         215..=224 => CallDetail::Name(Some(Box::from(bytes.take(3)))),

@@ -173,6 +173,7 @@ fn open(path: &Path, options: ReplayOptions) -> Option<Replay> {
     let salvage = options.salvage;
     match Replay::open(path, options) {
         Err(ReplayError::NothingSalvaged(..)) if salvage => None,
+        Err(ReplayError::Impossible(..)) => None,
         replay => Some(replay.expect("it was read before")),
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn facts(
     }
     let Some(opened) = Opened::of(tid, fd) else { return (Arc::default(), true) };
     match mounts.of(tid, fd, opened) {
-        Served::Here => (of_open_file(tid, (fd, opened), asked, last, began), true),
+        Served::Here => (of_open_file(tid, (fd, opened), asked, (last, mounts), began), true),
         Served::Elsewhere(system) => (Arc::new(unasked(tid, (fd, opened), asked, system)), false),
     }
 }
@@ -85,7 +85,7 @@ fn of_open_file(
     tid: Tid,
     (fd, opened): (i32, Opened),
     asked: Asked,
-    last: &mut Option<KnownFile>,
+    (last, mounts): (&mut Option<KnownFile>, &mut Mounts),
     began: SystemTime,
 ) -> Arc<FileFacts> {
     let mut facts = FileFacts::default();
@@ -109,6 +109,7 @@ fn of_open_file(
     if facts.kind == FileKind::Memory {
         let bytes = metadata.blocks().saturating_mul(BLOCK);
         facts.held = Some(HeldInMemory { bytes, changed: changed_since(&metadata, began) });
+        facts.mount_huge = mounts.huge(tid, facts.device);
     }
     // Equal ones are one: a trace has each once.
     let facts = match last {

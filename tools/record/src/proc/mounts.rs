@@ -7,6 +7,7 @@
 use super::Keyed;
 use crate::sys::Tid;
 use crate::sys::named;
+use quire_trace::event::TmpfsHuge;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -104,6 +105,8 @@ pub(crate) struct Mounts {
 struct Table {
     by_id: HashMap<u64, Served>,
     by_device: HashMap<u64, Served>,
+    /// Of file systems in memory, by their devices.
+    huge: HashMap<u64, TmpfsHuge>,
 }
 
 impl Mounts {
@@ -135,8 +138,14 @@ impl Mounts {
         found.unwrap_or_else(|| unlisted(device))
     }
 
+    /// Which folios may be large of the file system in memory with this device, if that is mounted where the
+    /// recorder or the thread is.
+    pub(crate) fn huge(&mut self, tid: Tid, device: u64) -> Option<TmpfsHuge> {
+        self.find(tid, |table| table.huge.get(&device).copied())
+    }
+
     /// A mount that a thread can have: one of the recorder's namespace, or of the thread's own.
-    fn find(&mut self, tid: Tid, find: impl Fn(&Table) -> Option<Served>) -> Option<Served> {
+    fn find<T>(&mut self, tid: Tid, find: impl Fn(&Table) -> Option<T>) -> Option<T> {
         self.refresh();
         let own = self.own.as_ref().and_then(|(_, table)| find(table));
         // A descriptor that is kept would keep another namespace's root from being unmounted.
@@ -182,6 +191,9 @@ impl Table {
                 }
                 None => Served::Here,
             };
+            if kind == "tmpfs" {
+                table.huge.insert(device, huge_of(layers));
+            }
             if kind == "overlay" {
                 overlays.push((id, layers, FileSystem { device, kind: OVERLAYFS, no_exec }));
             }
@@ -210,6 +222,13 @@ fn served_elsewhere(kind: &str, options: &str) -> Option<u64> {
     }
     let kind = if kind.starts_with("fuse.") { "fuse" } else { kind };
     ELSEWHERE.iter().find(|(name, _)| *name == kind).map(|(_, magic)| *magic)
+}
+
+/// The option `huge` of a file system in memory. Linux shows it where it is not `never`.
+fn huge_of(options: &str) -> TmpfsHuge {
+    let word = options.split(',').find_map(|option| option.strip_prefix("huge="));
+    let found = TmpfsHuge::ALL.into_iter().find(|huge| Some(huge.name()) == word);
+    found.unwrap_or(TmpfsHuge::Never)
 }
 
 /// The folders that an overlay lies over.
@@ -267,6 +286,8 @@ mod tests {
             36 27 0:45 / /one rw - overlay o rw,lowerdir=/var/l:/var/m,upperdir=/var/u,workdir=/mnt/a\\040b/w\n\
             37 27 0:46 / /two rw - overlay o rw,lowerdir=/var/l:/mnt/a\\040b/l\n\
             38 27 0:47 / /auto rw - autofs a rw\n\
+            39 27 0:48 / /run rw - tmpfs t rw,size=1024k\n\
+            40 27 0:49 / /dev/shm rw - tmpfs t rw,size=1024k,huge=within_size,inode64\n\
             not a line\n";
         let table = Table::parse(text);
         let elsewhere = |id: u64| match table.by_id[&id] {
@@ -282,7 +303,9 @@ mod tests {
         );
         assert_eq!(elsewhere(27), None);
         assert_eq!(table.by_device[&libc::makedev(8, 1)], table.by_id[&31]);
-        assert_eq!(table.by_id.len(), 10);
+        assert_eq!(table.by_id.len(), 12);
+        let huge = |minor| table.huge.get(&libc::makedev(0, minor)).copied();
+        assert_eq!([47, 48, 49].map(huge), [None, Some(TmpfsHuge::Never), Some(TmpfsHuge::WithinSize)]);
     }
 
     /// Files of the kernel's own file systems have no mount that is listed.

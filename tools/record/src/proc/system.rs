@@ -17,11 +17,12 @@ pub(crate) fn sysctl(name: &str) -> Option<u64> {
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
 /// Files in it that do not belong to a size.
-const THP_FILES: [&str; 11] = [
+const THP_FILES: [&str; 12] = [
     "enabled",
     "defrag",
     "use_zero_page",
     "shrink_underused",
+    "shmem_enabled",
     "khugepaged/max_ptes_none",
     "khugepaged/max_ptes_shared",
     "khugepaged/max_ptes_swap",
@@ -45,7 +46,8 @@ pub(crate) fn thp_files() -> Vec<(String, String)> {
     let kilobytes = |name: &str| name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok();
     let mut sizes: Vec<u64> = folders.filter_map(|folder| kilobytes(folder.file_name().to_str()?)).collect();
     sizes.sort_unstable();
-    let sizes = sizes.into_iter().map(|size| format!("hugepages-{size}kB/enabled"));
+    let of_size = |size: u64| ["enabled", "shmem_enabled"].map(|file| format!("hugepages-{size}kB/{file}"));
+    let sizes = sizes.into_iter().flat_map(of_size);
     let names = THP_FILES.map(str::to_owned).into_iter().chain(sizes);
     names.filter_map(|name| thp_file(&name).map(|text| (name, text))).collect()
 }

@@ -4,6 +4,7 @@
 //! recorder must pass on every signal untouched.
 
 pub(crate) mod descriptor;
+pub(crate) mod ends;
 pub(crate) mod memory;
 pub(crate) mod mount;
 pub(crate) mod named;

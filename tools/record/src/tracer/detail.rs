@@ -26,6 +26,7 @@ impl Tracer<'_> {
                 let known = (&mut space.last_file, &mut self.files.mounts);
                 let (facts, is_asked) = files::facts(tid, fd, asked, known, self.began);
                 self.see_mapped(tid, fd, &facts, is_asked);
+                self.see_memory(tid, fd, &facts);
                 if let Some(rotation) = &mut self.rotation {
                     rotation.note_mapped(&facts);
                 }
@@ -43,7 +44,7 @@ impl Tracer<'_> {
 
     /// What can be read only after it.
     pub(super) fn detail_after(
-        &self,
+        &mut self,
         tid: Tid,
         number: u64,
         args: &[u64; 6],
@@ -59,7 +60,11 @@ impl Tracer<'_> {
         };
         let mappings = maps::without_flags(tid);
         let mapping = mappings.iter().find(|mapping| mapping.start == start);
-        CallDetail::Mapped { start, bytes: mapping.map_or(0, |mapping| mapping.end - mapping.start) }
+        let bytes = mapping.map_or(0, |mapping| mapping.end - mapping.start);
+        if number as i64 == libc::SYS_shmat {
+            self.see_segment(tid, args[0], (start, bytes));
+        }
+        CallDetail::Mapped { start, bytes }
     }
 }
 

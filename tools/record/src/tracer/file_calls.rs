@@ -23,7 +23,8 @@ impl Tracer<'_> {
     /// A thread is about to make such a call. Its end matters if the file was mapped.
     pub(super) fn enter_file_call(&mut self, tid: Tid, entry: Entry) {
         let file = if self.begun { self.changed(tid, &entry) } else { None };
-        let file = file.map(|facts| FileKey::of(&facts)).filter(|key| self.files.table.get(*key).is_some());
+        let is_known = |key: &FileKey| self.files.table.get(*key).is_some() || self.files.memory.has(*key);
+        let file = file.map(|facts| FileKey::of(&facts)).filter(is_known);
         if file.is_none() {
             return self.ignore(tid);
         }
@@ -79,6 +80,9 @@ impl Tracer<'_> {
         time: u64,
     ) -> Option<(bool, Vec<EventKind>)> {
         let (Entry { number, args, .. }, key) = (call.entry, call.file?);
+        if self.files.memory.has(key) {
+            return self.memory_changed_by(tid, call.entry, key, result);
+        }
         let file = self.files.table.get_mut(key)?;
         let behind = |fd: i32| {
             let found = named::behind(&names::descriptor(tid, fd))?;
@@ -126,6 +130,29 @@ impl Tracer<'_> {
             changes.extend(stayed(file, &found, again));
         }
         Some((size > old, changes.into_iter().filter_map(|change| event(key, change)).collect()))
+    }
+}
+
+impl Tracer<'_> {
+    /// The same of a file in memory.
+    fn memory_changed_by(
+        &mut self,
+        tid: Tid,
+        Entry { number, args, .. }: Entry,
+        key: FileKey,
+        result: i64,
+    ) -> Option<(bool, Vec<EventKind>)> {
+        let behind =
+            |fd| named::look_behind(&names::descriptor(tid, fd)).filter(|facts| FileKey::of(facts) == key);
+        let size = match number as i64 {
+            libc::SYS_ftruncate | libc::SYS_truncate => args[1],
+            libc::SYS_fallocate => behind(args[0] as i32)?.bytes,
+            // It was opened, and emptied.
+            _ => behind(result as i32).map(|_| 0)?,
+        };
+        let hole = |old| hole(number, &args, old).map(FileChange::Punched);
+        let (grew, changes) = self.files.memory.changed(key, size, hole)?;
+        Some((grew, changes.into_iter().filter_map(|change| event(key, change)).collect()))
     }
 }
 

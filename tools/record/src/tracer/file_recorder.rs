@@ -1,5 +1,6 @@
 //! The state of what is noted of mapped files.
 
+use super::memory_files::MemoryFiles;
 use crate::files::{FileKey, FileTable};
 use crate::proc::mounts::Mounts;
 use crate::summary::{FilesSummary, PageSource};
@@ -17,6 +18,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(super) struct FileRecorder {
     pub(super) table: FileTable,
+    /// Those in memory.
+    pub(super) memory: MemoryFiles,
     pub(super) mounts: Mounts,
     /// Files that are served elsewhere.
     left_out: HashSet<FileKey>,

@@ -19,6 +19,7 @@ mod figures;
 mod file_calls;
 mod file_recorder;
 mod files;
+mod memory_files;
 mod other_tracer;
 mod pass_signals;
 mod probe;
@@ -257,6 +258,7 @@ impl<'a> Tracer<'a> {
                 self.note_opened();
                 self.drain(time);
                 self.look_at_files(time);
+                self.note_ended_files(time);
                 self.settle(false);
                 self.sample_peaks_after_calls(time);
             }

@@ -30,6 +30,7 @@ impl Tracer<'_> {
             self.note_unheard(tid, time);
         }
         self.drain(time);
+        self.note_ended_files(time);
         let losses = self.perf.as_mut().map(PerfSession::losses_at_end);
         self.note_losses(losses.unwrap_or_default());
         self.settle(true);

@@ -45,7 +45,7 @@ programs! {
         is_stopped_by_the_terminal leaves_its_group makes_untraced_children makes_untraced_children_in_32_bit
         mends_what_was_refused traces;
     figures: has_memory_that_calls_bring_in has_memory_that_the_kernel_brings_in
-        has_threads_and_starts_a_program locks_a_file_in_memory_that_grew reads_files_in_memory;
+        has_threads_and_starts_a_program lets_files_in_memory_go locks_a_file_in_memory_that_grew reads_files_in_memory;
     files: allocates_while_descriptors_change changes_a_mapped_file cuts_a_mapped_file empties_a_mapped_file
         executes_a_fifo reads_a_file reads_many_files;
     fuse: maps_a_file_that_it_serves;

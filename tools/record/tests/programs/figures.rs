@@ -90,3 +90,34 @@ pub(crate) fn locks_a_file_in_memory_that_grew() {
         std::process::exit(NOT_PERMITTED);
     }
 }
+
+/// Makes a memfd smaller and larger, punches it, and lets it go; then a System V segment; and keeps another
+/// memfd.
+pub(crate) fn lets_files_in_memory_go() {
+    let bytes = MEMORY_FILE_PAGES * PAGE;
+    let make = || {
+        let (file, addr) = map_memory_file(bytes, bytes, libc::MAP_SHARED);
+        // SAFETY: it is mapped for as long as it is used, and as long as the file.
+        assert_eq!(unsafe { addr.read_volatile() }, 1);
+        (file, addr)
+    };
+    let (kept, _) = make();
+    let (file, addr) = make();
+    file.set_len((bytes / 2) as u64).expect("it can be shorter");
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: takes numbers; no reference is to the mappings and the segment, which are this function's own.
+    unsafe {
+        assert_eq!(libc::fallocate(file.as_raw_fd(), punch, 0, 4 * PAGE as i64), 0);
+        assert_eq!(libc::munmap(addr.cast_mut().cast(), bytes), 0);
+        drop(file);
+        let segment = libc::shmget(libc::IPC_PRIVATE, 4 * PAGE, libc::IPC_CREAT | 0o600);
+        let at = libc::shmat(segment, std::ptr::null(), 0);
+        at.cast::<u8>().write_volatile(1);
+        libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut());
+        libc::shmdt(at);
+    }
+    // The recorder looks at each tick.
+    std::thread::sleep(std::time::Duration::from_millis(60));
+    map(PAGE, READ_WRITE, PRIVATE);
+    drop(kept);
+}

@@ -3,7 +3,7 @@
 use super::recording::Recording;
 use super::shared::{MEMORY_FILE_PAGES, NOT_PERMITTED, PAGE, PARENT_BYTES, THREADS, UNRECORDED_PAGES};
 use quire_replay::ReplayOptions;
-use quire_trace::event::{EventKind, ExitStatus, FileKind};
+use quire_trace::event::{Call, EventKind, ExitStatus, FileChange, FileEvent, FileKind, SizeCause};
 
 #[test]
 fn figures_are_those_of_the_process_at_its_end() {
@@ -92,4 +92,38 @@ fn files_in_memory_are_known_as_far_as_they_are_read() {
     // memory, their own pages may be missing.
     let off = left_out + more_left_out + 64;
     assert!(more < unrecorded + off, "{unrecorded} {more} {off}");
+}
+
+/// Linux keeps the pages of a memfd and of a segment until the last descriptor, id or mapping is gone, which no
+/// call tells. The memfd that is kept is there until the program ends.
+#[test]
+fn a_file_in_memory_is_followed_to_its_end() {
+    let Some(recorded) = Recording::of("lets_files_in_memory_go") else { return };
+    let changes: Vec<&FileEvent> = recorded
+        .events
+        .iter()
+        .filter_map(|event| if let EventKind::File(file) = &event.kind { Some(&**file) } else { None })
+        .collect();
+    let mapped = recorded.calls(libc::SYS_mmap).filter_map(Call::file);
+    let memfds: Vec<(u64, u64)> = mapped
+        .filter(|file| file.kind == FileKind::Memory && file.name.starts_with(b"/memfd:file"))
+        .map(|file| (file.device, file.inode))
+        .collect();
+    let [kept, gone] = memfds[..] else { panic!("{memfds:?}") };
+    let of = |place: (u64, u64)| -> Vec<&FileChange> {
+        let mine = changes.iter().filter(|change| (change.device, change.inode) == place);
+        mine.map(|change| &change.change).collect()
+    };
+    let half = FileChange::Size { bytes: (MEMORY_FILE_PAGES * PAGE / 2) as u64, cause: SizeCause::Call };
+    let hole = FileChange::Punched(0..4 * PAGE as u64);
+    assert_eq!(of(gone), [&half, &hole, &FileChange::Gone]);
+    assert!(of(kept).iter().all(|change| **change == FileChange::Gone), "{changes:?}");
+    let segment = recorded.calls(libc::SYS_shmat).next().expect("it attaches one").args[0];
+    assert_eq!(of((FileEvent::SEGMENTS, segment)), [&FileChange::Gone]);
+    // Before its last call the program has what is kept.
+    let report = recorded.file.replay(ReplayOptions { life: true, ..ReplayOptions::default() });
+    assert!(report.is_good(), "{report:#?}");
+    let life = report.life.expect("a life");
+    let (pages, last) = (MEMORY_FILE_PAGES as u64, life.at_end.shared / PAGE as u64);
+    assert!(life.at_charge_peak.shared / PAGE as u64 >= 2 * pages && last <= pages + 64, "{last}");
 }

@@ -31,6 +31,7 @@ impl Known {
             FileChange::Cached(runs) => {
                 cached.extend(runs.iter().flat_map(|run| run.first..run.end()));
             }
+            FileChange::Gone => cached.clear(),
             FileChange::Evicted(runs) => {
                 cached.retain(|page| !runs.iter().any(|run| (run.first..run.end()).contains(page)));
             }

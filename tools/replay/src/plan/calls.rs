@@ -8,12 +8,10 @@ use super::space::Image;
 use crate::args::{Lock, Locking, PROTECTIONS, is_shared};
 use crate::call::populated_bytes;
 use crate::failed::{Refusal, refusal};
-use quire_trace::event::{Call, CallDetail, FileKind, SYS_MAP_SHADOW_STACK, TaskId};
+use quire_trace::event::{Call, CallDetail, FileEvent, FileKind, SYS_MAP_SHADOW_STACK, TaskId, TmpfsHuge};
 use std::ops::Range;
 
 const MADV_DONTNEED_LOCKED: i32 = 24;
-/// The device of System V segments, as far as a plan knows them, whose inodes are their ids.
-const SEGMENTS: u64 = u64::MAX;
 const MADV_GUARD_INSTALL: i32 = 102;
 /// Guards that are installed in the time in which a page comes in.
 const GUARDS_OF_PAGE: u64 = 4;
@@ -53,9 +51,10 @@ impl Needs {
         let is_unnamed = is_shared(flags) && flags & libc::MAP_HUGETLB as u64 == 0;
         let (place, size, offset, start) = match (i64::from(call.number), call.file(), &call.detail) {
             (libc::SYS_shmat, _, &CallDetail::Mapped { start, bytes }) => {
-                ((SEGMENTS, first & 0xffff_ffff), Some(bytes), 0, start)
+                ((FileEvent::SEGMENTS, first & 0xffff_ffff), Some(bytes), 0, start)
             }
             (libc::SYS_mmap, Some(file), _) if file.kind == FileKind::Memory => {
+                self.shared.large_mounts |= file.mount_huge.is_some_and(|huge| huge != TmpfsHuge::Never);
                 ((file.device, file.inode), Some(file.size), offset, call.result as u64)
             }
             (libc::SYS_mmap, Some(file), _) if file.kind == FileKind::Regular => {

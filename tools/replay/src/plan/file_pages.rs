@@ -129,6 +129,8 @@ struct PlannedFile {
     /// Its size in pages.
     size: u64,
     pages: PageSet,
+    /// The blocks of 2 MiB in which these lie.
+    blocks: PageSet,
     /// Address spaces that map it.
     spaces: i64,
     /// It ends when none does.
@@ -144,6 +146,10 @@ pub(super) struct PlannedFiles {
     files: Vec<PlannedFile>,
     /// Pages of all.
     pages: u64,
+    /// Of these, pages of shared memory.
+    shared: u64,
+    /// The blocks of 2 MiB in which these lie.
+    blocks: u64,
     /// Files that have ended.
     ended: usize,
 }
@@ -153,6 +159,16 @@ impl PlannedFiles {
     pub(super) fn pages(&self) -> u64 {
         let files = (self.files.len() - self.ended).div_ceil(FILES_IN_PAGE) as u64;
         self.pages + self.pages / PAGES_OF_NODES + files
+    }
+
+    /// Pages of shared memory.
+    pub(super) fn shared(&self) -> u64 {
+        self.shared
+    }
+
+    /// Pages that they need more where all shared memory comes in folios of 2 MiB.
+    pub(super) fn pages_of_large(&self) -> u64 {
+        self.blocks.saturating_mul(PAGES_OF_TABLE)
     }
 
     /// What a mapping at `start` shows that begins with byte `offset` of this file, if its size is known.
@@ -176,10 +192,24 @@ impl PlannedFiles {
             let Some(file) = self.files.get_mut(number) else { continue };
             file.spaces += spaces;
             if file.unnamed && file.spaces == 0 && spaces < 0 {
-                self.pages -= std::mem::take(&mut file.pages).len();
-                self.ended += 1;
+                self.end(number);
             }
         }
+    }
+
+    /// A file of shared memory is no more.
+    fn end(&mut self, number: usize) {
+        let Some(file) = self.files.get_mut(number) else { return };
+        let pages = std::mem::take(&mut file.pages).len();
+        self.pages -= pages;
+        self.shared -= pages;
+        self.blocks -= std::mem::take(&mut file.blocks).len();
+        self.ended += 1;
+    }
+
+    /// Whether it is known as shared memory with a name.
+    fn is_in_memory(&self, place: (u64, u64)) -> bool {
+        self.places.get(&place).and_then(|&number| self.files.get(number)).is_some_and(|file| file.in_memory)
     }
 
     /// Whether these pages show that their file has grown.
@@ -194,9 +224,16 @@ impl PlannedFiles {
         let least = brought.touched.map_or(0, |page| page.saturating_add(1));
         file.size = file.size.max(least);
         let before = file.pages.len();
-        file.pages.add(brought.pages.start..brought.pages.end.min(file.size));
+        let pages = brought.pages.start..brought.pages.end.min(file.size);
+        file.pages.add(pages.clone());
         let more = file.pages.len() - before;
         self.pages += more;
+        if more > 0 && (file.unnamed || file.in_memory) {
+            self.shared += more;
+            let before = file.blocks.len();
+            file.blocks.add(pages.start / PAGES_OF_TABLE..pages.end.div_ceil(PAGES_OF_TABLE));
+            self.blocks += file.blocks.len() - before;
+        }
         more == 0 || budget.hold(RUN_BYTES)
     }
 
@@ -227,6 +264,11 @@ impl PlannedFiles {
                 users.unmap(budget, if file.size < before { u64::MAX } else { 1 })
             }
             FileChange::Punched(bytes) => users.unmap(budget, (bytes.end - bytes.start) >> PAGE_SHIFT),
+            FileChange::Gone => {
+                self.places.remove(&place);
+                self.end(number);
+                true
+            }
             FileChange::Cached(runs) => budget.hold(bytes_of(runs)),
             FileChange::Evicted(runs) => {
                 runs.iter().all(|run| users.unmap(budget, run.pages)) && budget.hold(bytes_of(runs))
@@ -238,7 +280,16 @@ impl PlannedFiles {
 impl Needs {
     /// Something is known of a file from here on.
     pub(super) fn file(&mut self, event: &FileEvent) {
-        self.change_file((event.device, event.inode), &event.change, false);
+        let place = (event.device, event.inode);
+        let in_memory = self.files.is_in_memory(place);
+        if event.change == FileChange::Gone {
+            if !in_memory {
+                return;
+            }
+            // All need less then.
+            self.take_peaks();
+        }
+        self.change_file(place, &event.change, in_memory);
     }
 
     /// Shared memory with a name has this size, as it is mapped.

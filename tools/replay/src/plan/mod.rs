@@ -12,6 +12,7 @@ mod file_pages;
 mod layers;
 mod layout;
 mod pages;
+mod shared;
 mod space;
 mod spare;
 mod tables;
@@ -29,12 +30,15 @@ use file_pages::PlannedFiles;
 use layers::Layers;
 use layout::{Kind, USER_END, pages_of};
 use quire_host::host_memory_available;
-use quire_mm::{space::Overcommit, thp::HugePolicy};
+use quire_mm::file::ShmemHuge;
+use quire_mm::space::Overcommit;
+use quire_mm::thp::HugePolicy;
 use quire_trace::event::{
     Compressibility, Denial, Event, EventKind, ExecImage, Fault, Limit, LimitKind, Outcome, Reuse,
     ReuseAccess, ReuseSource, TaskId,
 };
 use quire_trace::format::{Pressure, TraceHeader, UseSource};
+use shared::SharedPeak;
 use space::Image;
 pub(super) use spare::SPARE_BYTES;
 use spare::Spare;
@@ -63,11 +67,15 @@ pub struct Needs {
     /// The most that all needed, by the ways in which touches bring in: in memory that is not advised to have
     /// large folios, and in memory that is.
     peaks: Box<[[u64; WAYS]; WAYS]>,
+    /// The most of shared memory.
+    shared: SharedPeak,
     /// What a machine needs beside that.
     spare: Spare,
     budget: Budget,
     /// The event that brings in more than a recording may, if there is one. Nothing is planned from it on.
     too_much_at: Option<u64>,
+    /// The first event that says what no program can have, and what that is.
+    impossible: Option<(u64, &'static str)>,
     contents: SampledContents,
     /// How the recorder paged memory out, if it did: pages fault again and again, and little was resident.
     pressure: Option<Pressure>,
@@ -118,9 +126,11 @@ impl Default for Needs {
             now: Demand::default(),
             grown: false,
             peaks: Box::default(),
+            shared: SharedPeak::default(),
             spare: Spare::default(),
             budget: Budget::FIRST,
             too_much_at: None,
+            impossible: None,
             contents: SampledContents::default(),
             pressure: None,
             uses: None,
@@ -142,6 +152,11 @@ impl Needs {
         }
     }
 
+    /// The first event that says what no program can have, by its number, and what that is.
+    pub(super) fn impossible(&self) -> Option<(u64, &'static str)> {
+        self.impossible
+    }
+
     /// Whether no address space was found.
     pub fn is_empty(&self) -> bool {
         self.begun == 0
@@ -161,13 +176,29 @@ impl Needs {
     /// at once need together, an eighth more, and what a machine needs beside that, 64 MiB at most. Never
     /// more than some 1.1 TiB, whatever the trace claims.
     pub fn ram(&self, policy: HugePolicy) -> u64 {
+        self.ram_with(policy, ShmemHuge::NEVER)
+    }
+
+    /// The same where folios of shared memory may be large.
+    pub fn ram_with(&self, policy: HugePolicy, shmem: ShmemHuge) -> u64 {
         let [plain, advised] = [false, true].map(|advised| block::way(policy, advised));
         let pages = self.peaks[plain][advised].max(self.pages([plain, advised]));
-        let pages = pages.min(MOST_PAGES);
+        let mut shared = self.shared;
+        shared.note(&self.files);
+        let large = shared.pages_of_large(shmem);
+        let pages = pages.saturating_add(large).min(MOST_PAGES);
         let mut spare = self.spare;
         spare.note(self.images.len(), [&self.now, &self.layers.demand]);
         let spare = spare.bytes(pages, [plain, advised]);
         ((pages + pages / 8) * 4096 + spare).next_multiple_of(STEP)
+    }
+
+    /// The most bytes of shared memory that touches and calls bring in at a time; and those that it has where
+    /// all of it comes in folios of 2 MiB.
+    pub fn shared(&self) -> (u64, u64) {
+        let mut shared = self.shared;
+        shared.note(&self.files);
+        shared.bytes()
     }
 
     /// The number of the event, if there is one, with which events have brought in more pages together, or
@@ -223,7 +254,12 @@ impl Needs {
         self.time_ns = self.time_ns.max(event.time_ns);
         self.far.add(event);
         match &event.kind {
-            EventKind::Exec(image) => self.overcommit_mode = image.overcommit_memory,
+            EventKind::Exec(image) => {
+                self.overcommit_mode = image.overcommit_memory;
+                if let (None, Some(what)) = (self.impossible, super::image::impossible(image)) {
+                    self.impossible = Some((self.events, what));
+                }
+            }
             EventKind::Reuse(reuse) if self.uses != Some(ReuseSource::Exact) => {
                 self.uses = Some(reuse.source);
             }
@@ -393,6 +429,7 @@ impl Needs {
     fn take_peaks(&mut self) {
         if std::mem::take(&mut self.grown) {
             self.spare.note(self.images.len(), [&self.now, &self.layers.demand]);
+            self.shared.note(&self.files);
             for plain in 0..WAYS {
                 for advised in 0..WAYS {
                     let pages = self.pages([plain, advised]);

@@ -12,7 +12,7 @@ const CPU_BYTES: u64 = 32 << 10;
 const SPACE_PAGES: u64 = 2;
 /// Large folios for which there is room beside all others: the machine's own pages lie in blocks of their
 /// size, and khugepaged takes one before it gives others back.
-const FOLIOS: u64 = 4;
+pub(super) const FOLIOS: u64 = 4;
 
 /// What that depends on.
 #[derive(Clone, Copy, Debug, Default)]

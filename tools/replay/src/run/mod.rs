@@ -188,6 +188,8 @@ impl<'m> RunningReplay<'m> {
             let extra = ExtraCharge { costs: options.requested.kernel, ..ExtraCharge::default() };
             limit.set(machine.memory(), &SpacesCharge::default(), &extra);
         }
+        let shmem = options.requested.shmem.unwrap_or_else(|| settings::shmem_huge_of_programs(header));
+        let files = FileIds::new(settings::has_other_places(header, shmem));
         Self {
             machine,
             same_settings: settings::are_recorded(header, machine.memory().huge().policy()),
@@ -197,7 +199,7 @@ impl<'m> RunningReplay<'m> {
             tasks: Tasks::default(),
             processes: Vec::new(),
             threads: 0,
-            files: FileIds::default(),
+            files,
             known_files: 0,
             other_mapping: OtherMapping::default(),
             unused: Unused::default(),

@@ -3,7 +3,7 @@
 use crate::header;
 use crate::order::{self, Made, replay_in};
 use quire_mm::thp::HugePolicy;
-use quire_replay::{Replay, ReplayOptions, ReplayReport};
+use quire_replay::{Replay, ReplayError, ReplayOptions, ReplayReport};
 use quire_trace::event::{
     Access, Call, CallDetail, CloneFacts, ContentSample, Event, EventKind, ExecImage, ExitStatus, Fault,
     Mapping, Mode, Outcome, PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess, ReuseRun,
@@ -317,4 +317,24 @@ fn a_thread_that_is_made_again_has_ended() {
     let report = replay(&file);
     assert!(report.is_good() && report.processes.len() == 3, "{report:?}");
     assert!(report.processes.iter().all(|process| process.quire.mapped > 0), "{report:?}");
+}
+
+/// Nothing is replayed of an image that no program can have: one line says which event it is.
+#[test]
+fn an_image_that_no_program_can_have_is_an_error() {
+    let of = |start, resident| {
+        let mut image = image(resident);
+        let EventKind::Exec(inside) = &mut image else { unreachable!() };
+        inside.mappings.push(Mapping { start, end: start + MIB, ..Mapping::default() });
+        Replay::open(&written("image", [image]), ReplayOptions::default())
+    };
+    let long = || vec![PageRun { start: START, pages: 1 << 61, file: false }];
+    for start in [START, START + MIB, END - 4096] {
+        let Err(error @ ReplayError::Impossible(_, 0, _)) = of(start, long()) else { panic!("{start:#x}") };
+        let said = error.to_string();
+        assert!(said.contains("event 0: an image has two mappings of the same addresses"), "{said}");
+        assert!(!said.contains('\n'), "{said}");
+    }
+    // More pages than there are addresses are those of the mapping.
+    assert!(of(END, long()).is_ok());
 }

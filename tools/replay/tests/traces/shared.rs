@@ -1,10 +1,12 @@
 //! Shared memory that several mappings and processes have: one object, whose pages count once.
 
 use super::life::{BASE, Invented, PAGE, SECOND};
+use quire_arch::Order;
+use quire_mm::file::{ShmemEnabled, ShmemHuge};
 use quire_replay::{ProcessReport, ReplayOptions, ReplayReport};
 use quire_trace::event::{
-    Access, Call, CallDetail, CloneFacts, Denial, Event, EventKind, Fault, FileFacts, FileKind, HeldInMemory,
-    LinuxFigures, Mode, Outcome, TaskId,
+    Access, Call, CallDetail, CloneFacts, Denial, Event, EventKind, Fault, FileChange, FileEvent, FileFacts,
+    FileKind, HeldInMemory, LinuxFigures, Mode, Outcome, SizeCause, TaskId, TmpfsHuge,
 };
 use std::sync::Arc;
 
@@ -112,6 +114,140 @@ fn a_file_in_memory_grows_and_shrinks_as_touches_tell() {
     let report = report(&mut program);
     assert_eq!(shared(&report), (80, vec![20]));
     assert_eq!(report.life.unwrap().at_end.shared, 20 * PAGE);
+}
+
+fn change(program: &mut Invented, (device, inode): (u64, u64), change: FileChange) {
+    program.push(3 * SECOND, EventKind::File(Box::new(FileEvent { device, inode, change })));
+}
+
+#[test]
+fn a_file_in_memory_changes_and_ends_as_recorded() {
+    let mut program = Invented::new("memfd");
+    let of_file = (0, 7);
+    map(&mut program, 0, (BASE, 100), 100, None);
+    (0..100).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+    let at_end = |program: &mut Invented| {
+        program.call(3 * SECOND, libc::SYS_munmap, [OTHER + 100 * PAGE, PAGE, 0, 0, 0, 0], 0);
+        let report = report(program);
+        (report.life.as_ref().unwrap().at_end.shared / PAGE, report.processes[0].quire.resident_shmem / PAGE)
+    };
+    assert_eq!(at_end(&mut program), (100, 100));
+    change(&mut program, of_file, FileChange::Size { bytes: 60 * PAGE, cause: SizeCause::Call });
+    assert_eq!(at_end(&mut program), (60, 60));
+    change(&mut program, of_file, FileChange::Punched(10 * PAGE..30 * PAGE));
+    assert_eq!(at_end(&mut program), (40, 40));
+    // Longer again, without pages there.
+    change(&mut program, of_file, FileChange::Size { bytes: 100 * PAGE, cause: SizeCause::Call });
+    write(&mut program, 0, BASE + 99 * PAGE);
+    assert_eq!(at_end(&mut program), (41, 41));
+    program.call(3 * SECOND, libc::SYS_munmap, [BASE, 100 * PAGE, 0, 0, 0, 0], 0);
+    assert_eq!(at_end(&mut program), (41, 0), "a descriptor has it");
+    change(&mut program, of_file, FileChange::Gone);
+    assert_eq!(at_end(&mut program), (0, 0));
+    // Another file with its numbers, which ends before its last mapping does: as mappings in a recording may
+    // stand behind.
+    map(&mut program, 0, (BASE, 10), 10, None);
+    touch(&mut program, 0, BASE, Access::Read, Outcome::Minor);
+    write(&mut program, 0, BASE + PAGE);
+    change(&mut program, of_file, FileChange::Gone);
+    assert_eq!(at_end(&mut program).1, 10);
+    program.call(3 * SECOND, libc::SYS_munmap, [BASE, 10 * PAGE, 0, 0, 0, 0], 0);
+    change(&mut program, (0, 8), FileChange::Gone);
+    change(&mut program, of_file, FileChange::Gone);
+    assert_eq!(at_end(&mut program), (0, 0));
+}
+
+#[test]
+fn a_segment_ends_as_recorded() {
+    let mut program = Invented::new("segment");
+    attach(&mut program, 0, (BASE, BASE), 50, 0);
+    (0..50).for_each(|page| write(&mut program, 0, BASE + page * PAGE));
+    program.call(3 * SECOND, libc::SYS_shmdt, [BASE, 0, 0, 0, 0, 0], 0);
+    let at_end = |program: &mut Invented| report(program).life.unwrap().at_end.shared / PAGE;
+    assert_eq!(at_end(&mut program), 50, "its id has it");
+    // Of a file with such an inode, and of a segment that was never attached.
+    change(&mut program, (0, 5), FileChange::Gone);
+    change(&mut program, (FileEvent::SEGMENTS, 6), FileChange::Gone);
+    assert_eq!(at_end(&mut program), 50);
+    change(&mut program, (FileEvent::SEGMENTS, 5), FileChange::Gone);
+    program.call(4 * SECOND, libc::SYS_munmap, [OTHER, PAGE, 0, 0, 0, 0], 0);
+    assert_eq!(at_end(&mut program), 0);
+}
+
+/// Of a file of 1024 pages one is written, under a setting of the machine, in a file system with an option.
+#[test]
+fn shared_memory_comes_in_large_folios_where_the_machine_and_the_mount_say_so() {
+    use ShmemEnabled::{Always, Deny, Never, WithinSize};
+    for (setting, mount, pages) in [
+        (None, None, 1),
+        (Some(Never), None, 1),
+        (Some(Always), None, 512),
+        (Some(WithinSize), None, 512),
+        (Some(Always), Some(TmpfsHuge::Never), 1),
+        (None, Some(TmpfsHuge::Always), 512),
+        (None, Some(TmpfsHuge::Advise), 1),
+        (Some(Deny), Some(TmpfsHuge::Always), 1),
+    ] {
+        let mut program = Invented::new("large");
+        let (kind, size) = (FileKind::Memory, 1024 * PAGE);
+        let (readable, writable, mount_huge) = (true, true, mount);
+        let facts =
+            FileFacts { kind, size, readable, writable, inode: 7, mount_huge, ..FileFacts::default() };
+        let args = [BASE, 1024 * PAGE, 3, (libc::MAP_SHARED | libc::MAP_FIXED) as u64, 3, 0];
+        let detail = CallDetail::File(Arc::new(facts));
+        let map = Call { number: libc::SYS_mmap as u32, args, result: BASE as i64, detail };
+        program.push(SECOND, EventKind::Call(map));
+        write(&mut program, 0, BASE + 3 * PAGE);
+        let shmem = setting.map(|word| ShmemHuge::NEVER.with_enabled(word).unwrap());
+        let report = program.report(ReplayOptions { shmem, life: true, ..ReplayOptions::default() });
+        assert!(report.is_good() && !report.host_is_short);
+        assert_eq!(shared(&report), (pages, vec![pages]), "{setting:?} {mount:?}");
+        let life = report.life.unwrap();
+        let large =
+            life.folios.iter().find(|folio| folio.order == Order::PMD).map_or(0, |folio| folio.shared);
+        assert_eq!(large, pages / 512, "{setting:?} {mount:?}");
+    }
+}
+
+/// Linux aligns shared memory for its large folios. Where the replay has other settings that is no difference,
+/// and it lies where it lay.
+#[test]
+fn shared_memory_lies_where_it_was_recorded_under_other_settings() {
+    let mut program = Invented::new("places");
+    let (flags, bytes) = ((libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64, 4 << 20);
+    // The invented program has nothing above.
+    program.call(SECOND, libc::SYS_mmap, [0, bytes, 3, flags, u64::MAX, 0], BASE);
+    write(&mut program, 0, BASE + PAGE);
+    let of = |program: &mut Invented, word| {
+        let shmem = Some(ShmemHuge::NEVER.with_enabled(word).unwrap());
+        let report = program.report(ReplayOptions { shmem, life: true, ..ReplayOptions::default() });
+        program.go_on();
+        let process = &report.processes[0];
+        (process.mismatches, process.settings_dependent, shared(&report).1[0])
+    };
+    assert_eq!(of(&mut program, ShmemEnabled::Never), (1, 0, 1), "as the host had it");
+    assert_eq!(of(&mut program, ShmemEnabled::Always), (0, 1, 512));
+}
+
+/// The machine has room for all of its large folios.
+#[test]
+fn a_machine_is_planned_for_large_folios_of_shared_memory() {
+    let mut program = Invented::new("large");
+    let flags = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE) as u64;
+    let bytes = 64 << 21;
+    program.call(SECOND, libc::SYS_mmap, [BASE, bytes, 3, flags, u64::MAX, 0], BASE);
+    (0..64).for_each(|block| write(&mut program, 0, BASE + (block << 21)));
+    let of = |program: &mut Invented, word| {
+        let shmem = Some(ShmemHuge::NEVER.with_enabled(word).unwrap());
+        let report = program.report(ReplayOptions { shmem, life: true, ..ReplayOptions::default() });
+        program.go_on();
+        assert!(report.is_good());
+        (report.ram, shared(&report).0)
+    };
+    let (small, pages) = of(&mut program, ShmemEnabled::Never);
+    assert!(pages == 64 && small < 4 << 20, "{small}");
+    let (large, pages) = of(&mut program, ShmemEnabled::Always);
+    assert!(pages == 64 * 512 && (bytes..2 * bytes).contains(&large), "{large} {pages}");
 }
 
 /// What a trace can claim of a call: a file larger than any, and one that anonymous memory maps.

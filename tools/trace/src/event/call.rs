@@ -108,6 +108,38 @@ pub struct FileFacts {
     pub trial: Option<MapTrial>,
     /// What it had of memory, of a file in memory. Not in files of versions 1 to 10.
     pub held: Option<HeldInMemory>,
+    /// The option `huge` of the mounted file system in memory that it is in. `None`: it is in none, as a
+    /// memfd, or that is not known, as in files of versions 1 to 12.
+    pub mount_huge: Option<TmpfsHuge>,
+}
+
+/// Which folios of a file system in memory (tmpfs) may be large: its option `huge`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum TmpfsHuge {
+    /// None.
+    Never,
+    /// All.
+    Always,
+    /// Those that lie in their file as a whole, and those of mappings with MADV_HUGEPAGE.
+    WithinSize,
+    /// Those of mappings with MADV_HUGEPAGE.
+    Advise,
+}
+
+impl TmpfsHuge {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Never, Self::Always, Self::WithinSize, Self::Advise];
+
+    /// The word that stands for it among the options of a mount.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Always => "always",
+            Self::WithinSize => "within_size",
+            Self::Advise => "advise",
+        }
+    }
 }
 
 /// What a file in memory had when it was about to be mapped.

@@ -8,8 +8,8 @@ const PAGE_SHIFT: u32 = 12;
 
 /// A mapped file, and what is known of it or changed from here on.
 ///
-/// Only of regular files of file systems that keep them elsewhere than in memory. Not in files of versions 1
-/// to 11.
+/// Of regular files of file systems that keep them elsewhere than in memory; and since version 13 the lengths,
+/// holes and ends of files in memory. Not in files of versions 1 to 11.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEvent {
     /// The file system's device number, as in the calls and images that map the file.
@@ -18,6 +18,11 @@ pub struct FileEvent {
     pub inode: u64,
     /// What is known.
     pub change: FileChange,
+}
+
+impl FileEvent {
+    /// The device of System V segments, which are files in memory: their inodes are their ids (`shmget`).
+    pub const SEGMENTS: u64 = u64::MAX;
 }
 
 /// What is known of a file from an event on.
@@ -37,6 +42,9 @@ pub enum FileChange {
     Cached(Vec<IndexRun>),
     /// These pages are no longer in the page cache.
     Evicted(Vec<IndexRun>),
+    /// It is no more: it had lost its last name and its last descriptor, and no process mapped it. Of a file
+    /// in memory. Its numbers may be another one's from here on. Not in files of versions 1 to 12.
+    Gone,
 }
 
 /// How the recorder knows the length of a file.
@@ -82,7 +90,7 @@ impl FileChange {
             Self::Size { bytes, .. } if *bytes > Self::MOST_BYTES => Err(FileChangeError::TooLong),
             Self::Punched(bytes) if bytes.end > Self::MOST_BYTES => Err(FileChangeError::TooLong),
             Self::Punched(bytes) if bytes.is_empty() => Err(FileChangeError::Empty),
-            Self::Size { .. } | Self::Punched(_) => Ok(()),
+            Self::Size { .. } | Self::Punched(_) | Self::Gone => Ok(()),
             Self::Cached(runs) | Self::Evicted(runs) => check_runs(runs),
         }
     }

@@ -10,7 +10,7 @@ mod reuse;
 mod thp;
 
 pub use call::{C_LIBRARIES, SYS_MAP_SHADOW_STACK, is_error};
-pub use call::{Call, CallDetail, FileFacts, FileKind, HeldInMemory, Limit, LimitKind, MapTrial};
+pub use call::{Call, CallDetail, FileFacts, FileKind, HeldInMemory, Limit, LimitKind, MapTrial, TmpfsHuge};
 pub use fault::{Access, Denial, Fault, Mode, Outcome};
 pub use figures::{FiguresCause, LinuxFigures};
 pub use file::{FileChange, FileChangeError, FileEvent, IndexRun, SizeCause};

@@ -13,7 +13,7 @@ pub struct HostSettings {
     /// The `PR_SET_THP_DISABLE` setting of the recorder's caller. The program begins with it.
     pub thp_disable: ThpDisable,
     /// Files of `/sys/kernel/mm/transparent_hugepage` by their names there, and their values: of a choice,
-    /// the chosen word.
+    /// the chosen word. In files of versions 1 to 12 none that are named `shmem_enabled`.
     pub thp_files: Vec<(String, String)>,
     /// `kernel.randomize_va_space`: 0 no addresses are random, 1 all but the heap's, 2 all.
     pub randomize_va_space: Option<u64>,
@@ -28,11 +28,13 @@ impl HostSettings {
         self.thp_files.iter().find(|(known, _)| known == name).map(|(_, text)| text.as_str())
     }
 
-    /// Whether, according to `/sys`, no fault of a program could map a huge page, with any advice.
+    /// Whether, according to `/sys`, no fault of a program could map a huge page of private memory, with any
+    /// advice.
     #[must_use]
     pub fn thp_is_never(&self) -> bool {
         let common = self.thp_file("enabled");
-        let mut sizes = self.thp_files.iter().filter(|(name, _)| name.starts_with("hugepages-"));
+        let is_of_size = |name: &str| name.starts_with("hugepages-") && name.ends_with("/enabled");
+        let mut sizes = self.thp_files.iter().filter(|(name, _)| is_of_size(name));
         common == Some("never") && sizes.all(|(_, word)| word == "never" || word == "inherit")
     }
 }

@@ -26,7 +26,7 @@ pub(crate) use version::Version;
 pub use writer::TraceWriter;
 
 /// The version of the format that this crate writes, and the newest that it reads.
-pub const FORMAT_VERSION: u16 = 12;
+pub const FORMAT_VERSION: u16 = 13;
 /// The oldest version that it reads.
 pub const OLDEST_VERSION: u16 = 1;
 

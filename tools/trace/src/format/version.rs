@@ -26,6 +26,8 @@ impl Version {
     pub(crate) const ELEVEN: Self = Self(11);
     /// The first that says how long mapped files are and what of them is cached.
     pub(crate) const TWELVE: Self = Self(12);
+    /// The first that says how large folios of shared memory may be.
+    pub(crate) const THIRTEEN: Self = Self(13);
 
     /// The version with this number, if it can be read.
     pub(crate) fn new(number: u16) -> Option<Self> {

@@ -6,7 +6,7 @@
 
 mod names;
 
-use crate::event::{CallDetail, Event, EventKind, FileFacts, Mapping};
+use crate::event::{CallDetail, Event, EventKind, FileEvent, FileFacts, Mapping};
 use crate::format::{TraceError, TraceHeader, TraceReader, TraceWriter, recording_file};
 use names::Names;
 pub use names::is_stripped;
@@ -149,6 +149,7 @@ impl Stripper {
     fn inode(&mut self, device: u64, inode: u64) -> (u64, u64) {
         let next = self.inodes.len() as u64 + 1;
         match (device, inode) {
+            (FileEvent::SEGMENTS, _) => (device, inode),
             (0, 0) => (0, 0),
             (_, 0) => (*self.inodes.entry((device, 0)).or_insert(next), 0),
             _ => (0, *self.inodes.entry((device, inode)).or_insert(next)),

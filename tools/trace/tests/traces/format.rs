@@ -10,7 +10,8 @@ use quire_trace::event::{
     Event, EventKind, ExecGain, ExecImage, ExitStatus, Fault, FiguresCause, FileChange, FileEvent, FileFacts,
     FileKind, HeldInMemory, IndexRun, Limit, LimitKind, Limits, LinuxFigures, Lost, LostCause, MapTrial,
     Mapping, MmapBase, Mode, Outcome, PageContents, PageRun, PageSample, Privileges, Reuse, ReuseAccess,
-    ReuseRun, ReuseSource, Rlimit, SizeCause, TaskId, ThpDisable, ThpMode, Unsupported, VmFlags, Window,
+    ReuseRun, ReuseSource, Rlimit, SizeCause, TaskId, ThpDisable, ThpMode, TmpfsHuge, Unsupported, VmFlags,
+    Window,
 };
 use quire_trace::format::{
     CallSource, FORMAT_VERSION, FaultSource, HostSettings, Pressure, TraceErrorKind, TraceHeader,
@@ -121,6 +122,7 @@ fn file() -> impl Strategy<Value = Arc<FileFacts>> {
             name,
             trial,
             held: (device == 1).then_some(HeldInMemory { bytes: 4096, changed: readable }),
+            mount_huge: TmpfsHuge::ALL.get(device as usize).copied().filter(|_| writable),
         })
     })
 }
@@ -305,6 +307,7 @@ fn file_event() -> impl Strategy<Value = EventKind> {
             .prop_map(|(start, bytes)| FileChange::Punched(start >> 2..(start >> 2) + bytes)),
         runs().prop_map(FileChange::Cached),
         runs().prop_map(FileChange::Evicted),
+        Just(FileChange::Gone),
     ];
     (number(), number(), change)
         .prop_map(|(device, inode, change)| EventKind::File(Box::new(FileEvent { device, inode, change })))

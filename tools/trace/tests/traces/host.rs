@@ -44,6 +44,12 @@ fn only_recordings_that_show_each_page_support_predictions() {
             "{why}"
         );
     }
+    // Shared memory is not what these are about.
+    let mut shared = on("never", "never").unwrap();
+    shared.thp_files.extend(
+        ["shmem_enabled", "hugepages-64kB/shmem_enabled"].map(|name| (name.to_owned(), "always".to_owned())),
+    );
+    assert_eq!(refused(Some(shared), source), None);
     let unknown = Some(HostSettings { thp_turned_off: false, ..HostSettings::default() });
     assert!(refused(unknown, source).unwrap().contains("unknown"));
     assert!(refused(None, source).unwrap().contains("earlier version"));

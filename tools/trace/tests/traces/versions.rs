@@ -3,7 +3,7 @@
 
 use quire_trace::event::{
     Event, EventKind, ExecGain, ExecImage, ExitStatus, FileChange, FileEvent, FileKind, HeldInMemory,
-    IndexRun, PageContents, PageSample, Privileges, SizeCause, Window,
+    IndexRun, PageContents, PageSample, Privileges, SizeCause, TmpfsHuge, Window,
 };
 use quire_trace::format::{TraceErrorKind, TraceReader, UseSource};
 
@@ -285,6 +285,32 @@ fn what_is_known_of_files_is_new_in_version_12() {
         let error = (&mut reader).collect::<Result<Vec<Event>, _>>().unwrap_err();
         assert!(matches!(error.kind(), TraceErrorKind::Malformed { .. }), "{error}");
     }
+}
+
+/// Versions before 13 do not say how large folios of a file system in memory may be, nor that a file ended.
+#[test]
+fn options_of_mounts_and_ends_of_files_are_new_in_version_13() {
+    // As above; no attempt to map it, and nothing is known of what it had.
+    let mut call = vec![0x30 | CALL, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 1, 1, 2, 3, 4];
+    string(&mut call, b"/dev/shm/x");
+    call.extend([0, 0]);
+    let before = call.len();
+    call.extend([1, 2]);
+    let read = |version, kind, event: &[u8]| {
+        let file = file(version, 15, kind, event);
+        TraceReader::new(&file[..]).and_then(Iterator::collect::<Result<Vec<Event>, _>>)
+    };
+    for (version, len, huge) in [(12, before, None), (13, call.len(), Some(TmpfsHuge::WithinSize))] {
+        let events = read(version, CALL, &call[..len]).unwrap();
+        let EventKind::Call(call) = &events[0].kind else { panic!("{events:?}") };
+        assert_eq!(call.file().expect("a file").mount_huge, huge);
+    }
+    assert!(read(12, CALL, &call).is_err() && read(13, CALL, &call[..before]).is_err());
+    let gone = [0x30 | FILE, 0, 6, 7, 5];
+    let events = read(13, FILE, &gone).unwrap();
+    let change = FileChange::Gone;
+    assert_eq!(events[0].kind, EventKind::File(Box::new(FileEvent { device: 6, inode: 7, change })));
+    assert!(read(12, FILE, &gone).is_err());
 }
 
 fn run(first: u64, pages: u64) -> IndexRun {

@@ -41,6 +41,7 @@ pub(crate) fn objects(
                     "peak_anonymous": of(Measure::Charged),
                     "mean_anonymous": of(Measure::Mean),
                     "end_anonymous": of(Measure::End),
+                    "shared": of(Measure::Shared),
                 },
                 "faults_change": change.faults.share.median,
                 "time_saved_estimate": change.time.median,

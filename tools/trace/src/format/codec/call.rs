@@ -113,6 +113,7 @@ wire!(FileFacts {
     name,
     trial(since THREE, before None),
     held(since ELEVEN, before None),
+    mount_huge(since THIRTEEN, before None),
 });
 wire!(HeldInMemory { bytes, changed });
 

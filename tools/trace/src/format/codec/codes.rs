@@ -2,7 +2,7 @@
 
 use crate::event::{
     Abi, Access, BaseSource, Denial, Direction, ExecGain, Fault, FiguresCause, FileKind, LimitKind,
-    LostCause, Mode, Outcome, ReuseAccess, ReuseSource, ThpDisable, ThpMode, Unsupported,
+    LostCause, Mode, Outcome, ReuseAccess, ReuseSource, ThpDisable, ThpMode, TmpfsHuge, Unsupported,
 };
 use crate::format::varint::{Cursor, Malformed};
 use crate::format::wire::{Wire, codes};
@@ -47,6 +47,14 @@ codes!(ReuseAccess, "unknown use of a page", Read = 0, Write = 1, Unknown = 2);
 codes!(ReuseSource, "unknown source of uses", Exact = 0, MappingCounts = 1);
 codes!(ThpDisable, "unknown state of PR_SET_THP_DISABLE", No = 0, Completely = 1, ExceptAdvised = 3);
 codes!(ThpMode, "unknown mode of huge pages", Always = 0, Madvise = 1, Never = 2, Unknown = 3,);
+codes!(
+    TmpfsHuge,
+    "unknown option of a file system in memory",
+    Never = 0,
+    Always = 1,
+    WithinSize = 2,
+    Advise = 3
+);
 codes!(Unsupported, "unknown reason for an unsupported event", ForeignAbi = 0);
 codes!(FaultSource, "unknown source of faults", Tracepoint = 0, Software = 1, Pagemap = 2, None = 3);
 codes!(CallSource, "unknown source of calls", Seccomp = 0, EveryCall = 1);

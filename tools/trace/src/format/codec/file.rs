@@ -1,6 +1,7 @@
 //! What happens to a mapped file.
 
 use crate::event::{FileChange, FileEvent, IndexRun, SizeCause};
+use crate::format::Version;
 use crate::format::varint::{Cursor, Malformed, put_u64};
 use crate::format::wire::{Wire, get_list, put_list, wire};
 
@@ -11,6 +12,7 @@ const SIZE_SEEN: u8 = 1;
 const PUNCHED: u8 = 2;
 const CACHED: u8 = 3;
 const EVICTED: u8 = 4;
+const GONE: u8 = 5;
 
 impl Wire for FileChange {
     fn put(&self, out: &mut Vec<u8>) {
@@ -35,6 +37,7 @@ impl Wire for FileChange {
                 out.push(EVICTED);
                 put_runs(out, runs);
             }
+            Self::Gone => out.push(GONE),
         }
     }
 
@@ -48,6 +51,7 @@ impl Wire for FileChange {
             }
             CACHED => Self::Cached(get_runs(cursor)?),
             EVICTED => Self::Evicted(get_runs(cursor)?),
+            GONE if cursor.version() >= Version::THIRTEEN => Self::Gone,
             _ => return Err(Malformed("unknown change of a file")),
         };
         change.check().map_err(|wrong| Malformed(wrong.reason()))?;
@@ -79,10 +83,13 @@ fn get_runs(cursor: &mut Cursor<'_>) -> Result<Vec<IndexRun>, Malformed> {
 mod tests {
     use super::*;
     use crate::event::FileChangeError;
-    use crate::format::Version;
 
     fn read(bytes: &[u8]) -> Result<FileChange, &'static str> {
-        let version = Version::new(12).expect("a version that is known");
+        read_as(13, bytes)
+    }
+
+    fn read_as(version: u16, bytes: &[u8]) -> Result<FileChange, &'static str> {
+        let version = Version::new(version).expect("a version that is known");
         FileChange::get(&mut Cursor::new(bytes, 0, version)).map_err(|Malformed(reason)| reason)
     }
 
@@ -103,6 +110,8 @@ mod tests {
         assert_eq!(read(&written(&change)), Ok(change));
         let none = FileChange::Evicted(Vec::new());
         assert_eq!(read(&written(&none)), Ok(none));
+        assert_eq!((written(&FileChange::Gone), read(&[GONE])), (vec![GONE], Ok(FileChange::Gone)));
+        assert_eq!(read_as(12, &[GONE]), Err("unknown change of a file"), "it is of a later version");
     }
 
     #[test]
@@ -132,7 +141,7 @@ mod tests {
             assert_eq!(wrong.check(), Err(error));
             assert_eq!(read(&written(&wrong)), Err(error.reason()));
         }
-        assert_eq!(read(&[5]), Err("unknown change of a file"));
+        assert_eq!(read(&[GONE + 1]), Err("unknown change of a file"));
         assert_eq!(read(&[CACHED, 100, 0]), Err("a count is larger than its block"));
     }
 }
