@@ -1,14 +1,20 @@
 //! Which known difference there is, by what a program did before.
 
 use crate::known::{KnownCounts, KnownDifference};
-use crate::linux::probes;
-use crate::observation::{LARGE, Observation, Pages, Region};
+use crate::linux::{Settings, probes};
+use crate::observation::{LARGE, Observation, Region};
 use crate::program::names::*;
 use crate::program::{Call, Outcome, Store};
 use quire_arch::PAGE_SIZE;
 use quire_mm::space::PageState;
 
+mod differing;
 mod file;
+
+use differing::{
+    cut, has_all_private, has_folio_from_swap, has_more_cached, has_private, has_whole_from_swap, joined,
+    kept_more, maps_more_only, maps_written, overlapping, split_more, touches,
+};
 use file::PastFile;
 
 /// Advice about guard pages.
@@ -48,163 +54,16 @@ pub(crate) struct Past {
     /// Ranges of large folios that were lazily freed as a whole, without what was written to since, or is
     /// something else by now.
     lazy: Vec<(u64, u64)>,
+    /// Calls that write make large folios of shared memory.
+    writes_large: bool,
+    /// How large the folios of shared memory may be.
+    folio_bytes: u64,
     counts: KnownCounts,
-}
-
-/// The regions with those made one that continue each other.
-fn joined(regions: &[Region]) -> Vec<Region> {
-    let mut all: Vec<Region> = Vec::new();
-    for &region in regions {
-        match all.last_mut() {
-            Some(last)
-                if last.end == region.start
-                    && (last.flags, last.file, last.memfd) == (region.flags, region.file, region.memfd)
-                    && (!last.is_cached() || last.offset + (last.end - last.start) == region.offset) =>
-            {
-                last.end = region.end;
-            }
-            _ => all.push(region),
-        }
-    }
-    all
-}
-
-/// Whether a call made pages cold or freed them lazily, and the only difference is that Linux kept
-/// private pages.
-fn kept_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
-    call == Call::Madvise
-        && [MADV_FREE, MADV_COLD, MADV_PAGEOUT].contains(&args[2])
-        && has_all_private(linux, quire)
-        && !has_all_private(quire, linux)
-}
-
-/// Whether such a call split a large folio on Linux only: the pages of it that nothing was written to are
-/// shared zeros there.
-fn split_more(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
-    let differ = |run: &&Pages| {
-        run.state == PageState::Zero
-            && (run.start..run.end).step_by(PAGE_SIZE as usize).any(|page| has_private(quire, page))
-    };
-    call == Call::Madvise
-        && [MADV_FREE, MADV_COLD, MADV_PAGEOUT].contains(&args[2])
-        && linux.pages.iter().any(|run| differ(&run))
-        && has_all_private(quire, linux)
-}
-
-/// Whether Linux has mapped, around a fault on the memory that a call wrote from, the page that it wrote: it
-/// makes that page before it looks at the memory.
-fn maps_written(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
-    let [descriptor, _, len, offset, ..] = args;
-    let written = offset & !(PAGE_SIZE - 1)..offset.saturating_add(len);
-    let is_memfd = memfd_at(descriptor).is_some();
-    let is_written = |page: u64| {
-        let place = |region: &Region| region.offset.wrapping_add(page - region.start);
-        let shows = |region: &&Region| if is_memfd { region.memfd != 0 } else { region.file };
-        overlapping(&linux.regions, page, 1).filter(shows).any(|region| written.contains(&place(region)))
-    };
-    call == Call::Pwrite && maps_more_only(linux, quire, is_written)
-}
-
-/// Whether all pages of files and shared memory that `few` maps are mapped in `many` too, which differs in
-/// nothing else.
-fn has_more_cached(many: &Observation, few: &Observation) -> bool {
-    let (many_pages, few_pages) = (many.cached_pages(), few.cached_pages());
-    each_page(&few_pages).all(|page| touches(&many_pages, page, PAGE_SIZE))
-        && many.own_pages().eq(few.own_pages())
-}
-
-/// Whether the only difference is that Linux maps more pages of files and shared memory, all of them such.
-fn maps_more_only(linux: &Observation, quire: &Observation, such: impl Fn(u64) -> bool) -> bool {
-    let (there, here) = (linux.cached_pages(), quire.cached_pages());
-    let mut more = each_page(&there).filter(|&page| !touches(&here, page, PAGE_SIZE)).peekable();
-    more.peek().is_some()
-        && more.all(such)
-        && each_page(&here).all(|page| touches(&there, page, PAGE_SIZE))
-        && linux.own_pages().eq(quire.own_pages())
-}
-
-/// Whether all private pages of `few` are in `many` too.
-fn has_all_private(many: &Observation, few: &Observation) -> bool {
-    let private = |side: &Observation| -> Vec<Pages> {
-        side.pages.iter().copied().filter(|run| run.state == PageState::Anonymous).collect()
-    };
-    let many = private(many);
-    private(few).iter().all(|run| {
-        let mut at = run.start;
-        for other in &many {
-            if other.start <= at && at < other.end {
-                at = other.end;
-            }
-        }
-        at >= run.end
-    })
-}
-
-/// Whether a block that Linux has on the swap device, but for some pages, is in memory as a whole on Quire.
-fn has_whole_from_swap(linux: &Observation, quire: &Observation) -> bool {
-    let whole = |block: u64| quire.pages.iter().any(|run| run.start <= block && block + LARGE <= run.end);
-    linux.swapped.iter().any(|(start, end)| (start & !(LARGE - 1)..*end).step_by(LARGE as usize).any(whole))
-}
-
-/// Whether a block that may have been one folio below 2 MiB is partly on the swap device and partly in memory
-/// on Linux, and in memory as a whole on Quire.
-fn has_folio_from_swap(linux: &Observation, quire: &Observation) -> bool {
-    // No anonymous folio has two pages.
-    const SMALLEST: u64 = 4 * PAGE_SIZE;
-    let came_back = |block: u64, bytes: u64| {
-        let came =
-            |run: &Pages| run.state == PageState::Anonymous && run.start < block + bytes && block < run.end;
-        linux.pages.iter().any(came)
-    };
-    let whole =
-        |block: u64, bytes: u64| quire.pages.iter().any(|run| run.start <= block && block + bytes <= run.end);
-    let within = |edge: u64| {
-        let sizes = (SMALLEST.trailing_zeros()..LARGE.trailing_zeros()).map(|shift| 1 << shift);
-        sizes
-            .map(|bytes| (edge & !(bytes - 1), bytes))
-            .any(|(block, bytes)| block < edge && whole(block, bytes) && came_back(block, bytes))
-    };
-    linux.swapped.iter().any(|(start, end)| within(*start) || within(*end))
-}
-
-/// Takes `from..to` out of `ranges`, and returns what of it was in them.
-fn cut(ranges: &mut Vec<(u64, u64)>, from: u64, to: u64) -> Vec<(u64, u64)> {
-    let mut gone = Vec::new();
-    let rest = ranges.iter().flat_map(|&(start, end)| {
-        let (first, last) = (start.max(from), end.min(to));
-        if first < last {
-            gone.push((first, last));
-            [(start, first), (last, end)]
-        } else {
-            [(start, end), (end, end)]
-        }
-    });
-    *ranges = rest.filter(|(start, end)| start < end).collect();
-    gone
-}
-
-/// Whether a page at `addr` is the process's own and in memory.
-fn has_private(side: &Observation, addr: u64) -> bool {
-    let holds = |run: &Pages| run.state == PageState::Anonymous && run.start <= addr && addr < run.end;
-    side.pages.iter().any(holds)
-}
-
-fn each_page(ranges: &[(u64, u64)]) -> impl Iterator<Item = u64> {
-    ranges.iter().flat_map(|&(start, end)| (start..end).step_by(PAGE_SIZE as usize))
-}
-
-fn touches(ranges: &[(u64, u64)], addr: u64, len: u64) -> bool {
-    ranges.iter().any(|(start, end)| *start < addr.saturating_add(len) && addr < *end)
-}
-
-fn overlapping(regions: &[Region], addr: u64, len: u64) -> impl Iterator<Item = &Region> {
-    let end = addr.saturating_add(len.max(1));
-    regions.iter().filter(move |region| region.start < end && addr < region.end)
 }
 
 impl Past {
     /// Of a program that begins.
-    pub(crate) fn new(swap: Swap, store: Store) -> Self {
+    pub(crate) fn new(swap: Swap, store: Store, settings: &Settings) -> Self {
         Self {
             forks: 0,
             kept_from_children: Vec::new(),
@@ -215,6 +74,8 @@ impl Past {
             without_tables: Vec::new(),
             emptied: Vec::new(),
             lazy: Vec::new(),
+            writes_large: settings.writes_large_shared_memory(),
+            folio_bytes: if settings.has_large_shared_memory() { LARGE } else { PAGE_SIZE },
             counts: KnownCounts::new(),
         }
     }
@@ -269,10 +130,32 @@ impl Past {
         known.inspect(|&known| self.count(known))
     }
 
-    /// Whether Linux has unmapped pages at an operation, of any process, that stay mapped on Quire.
-    pub(crate) fn has_unmapped_more(&mut self, call: Call, args: [u64; 6], outcome: Outcome) -> bool {
+    /// Whether shared memory is another on Linux after an operation, for any process: which pages it has, or which
+    /// are mapped.
+    pub(crate) fn parts_memory(
+        &mut self,
+        call: Call,
+        args: [u64; 6],
+        outcome: Outcome,
+        before: &[Region],
+    ) -> bool {
         let [descriptor, mode, offset, len, ..] = args;
         let in_memory = memfd_at(descriptor).is_some() || !self.file.is_on_disk();
+        let divides = match call {
+            Call::Fallocate => in_memory && outcome == Outcome::Value(0) && mode & FALLOC_FL_PUNCH_HOLE != 0,
+            Call::Ftruncate => in_memory && outcome == Outcome::Value(0),
+            Call::Pwrite => {
+                in_memory && matches!(outcome, Outcome::Value(written) if written < offset.cast_signed())
+            }
+            Call::Madvise => {
+                offset == MADV_REMOVE && overlapping(before, descriptor, mode).any(Region::is_cached)
+            }
+            _ => false,
+        };
+        if self.writes_large && divides {
+            self.count(KnownDifference::LargeShmem);
+            return true;
+        }
         let known = call == Call::Fallocate
             && outcome == Outcome::Value(0)
             && in_memory
@@ -393,6 +276,7 @@ impl Past {
             Call::Mmap
                 | Call::Munmap
                 | Call::Mremap
+                | Call::Shmat
                 | Call::Mprotect
                 | Call::PkeyMprotect
                 | Call::Madvise
@@ -437,7 +321,7 @@ impl Past {
             KnownDifference::SwapInWhole
         } else if self.has_other_table(linux, quire) || self.maps_around(args[0], linux, quire) {
             KnownDifference::PageTables
-        } else if maps_written(call, args, linux, quire) {
+        } else if maps_written(call, args, self.folio_bytes, [linux, quire]) {
             KnownDifference::FilePages
         } else if self.may_have_swapped_zeros && has_more_cached(quire, linux) {
             KnownDifference::PageOut
@@ -523,40 +407,5 @@ impl Past {
 
     pub(crate) fn into_counts(self) -> KnownCounts {
         self.counts
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn seen(pages: &[(u64, u64)], swapped: &[(u64, u64)]) -> Observation {
-        let run = |&(start, end)| Pages { start, end, state: PageState::Anonymous, large: false };
-        let pages = pages.iter().map(run).collect();
-        Observation { pages, swapped: swapped.to_vec(), ..Observation::default() }
-    }
-
-    #[test]
-    fn folio_that_came_back_page_by_page_is_known_in_its_own_block_only() {
-        const MIB: u64 = 1 << 20;
-        let first = seen(&[(MIB, MIB + PAGE_SIZE)], &[(MIB + PAGE_SIZE, 2 * MIB)]);
-        let last = seen(&[(2 * MIB - PAGE_SIZE, 2 * MIB)], &[(MIB, 2 * MIB - PAGE_SIZE)]);
-        let whole = seen(&[(MIB, 2 * MIB)], &[]);
-        assert!(has_folio_from_swap(&first, &whole) && has_folio_from_swap(&last, &whole));
-        // Linux has none of it in memory: Quire brought in what was not touched.
-        let swapped = &[(MIB + PAGE_SIZE, 2 * MIB)];
-        assert!(!has_folio_from_swap(&seen(&[], swapped), &whole));
-        assert!(!has_folio_from_swap(&seen(&[(2 * MIB, 3 * MIB)], swapped), &whole));
-        let mut zero = first.clone();
-        zero.pages[0].state = PageState::Zero;
-        assert!(!has_folio_from_swap(&zero, &whole));
-        // The smallest folio has four pages.
-        assert!(!has_folio_from_swap(&first, &seen(&[(MIB, MIB + 2 * PAGE_SIZE)], &[])));
-        assert!(has_folio_from_swap(&first, &seen(&[(MIB, MIB + 4 * PAGE_SIZE)], &[])));
-        // Other pages than the block's neighbours came back.
-        let beside = seen(&[(MIB, MIB + PAGE_SIZE)], &[(2 * MIB, 3 * MIB)]);
-        assert!(!has_folio_from_swap(&beside, &seen(&[(MIB, 3 * MIB)], &[])));
-        // Quire has no block there that is aligned to its own size.
-        assert!(!has_folio_from_swap(&first, &seen(&[(MIB + PAGE_SIZE, MIB + 2 * PAGE_SIZE)], &[])));
     }
 }

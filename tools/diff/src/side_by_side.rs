@@ -170,7 +170,7 @@ impl SideBySide {
         let mut steps = self.oracle.run((program, store), effort, settings);
         let start = steps.origin().clone();
         let processes = Processes::new(&self.machine, &self.cpu, (&start, store))?;
-        let past = Past::new(swap, store);
+        let past = Past::new(swap, store, settings);
         let mut course = Course::new(&start, processes, past);
         for (step, op) in program.ops.iter().enumerate() {
             let (outcome, wanted) = steps.next(op, &mut self.linux)?;
@@ -299,7 +299,7 @@ impl<'m> Course<'m> {
             self.past.count(KnownDifference::FilePages);
             return Compared::Known;
         }
-        if self.past.has_unmapped_more(*call, args, outcome) {
+        if self.past.parts_memory(*call, args, outcome, &before.regions) {
             return Compared::Known;
         }
         self.past.note(*call, args, outcome, before);

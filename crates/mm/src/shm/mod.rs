@@ -271,7 +271,8 @@ impl AttachAt {
     }
 
     fn flags(self, size: u64) -> Result<MapFlags, Error> {
-        Ok(match (self.is_fixed, self.replaces) {
+        // As Linux, which does not look at what is at address 0.
+        Ok(match (self.is_fixed, self.replaces || self.addr.0 == 0) {
             (false, _) => MapFlags::empty(),
             (true, true) => MapFlags::FIXED,
             (true, false) => {

@@ -82,14 +82,16 @@ impl<P: Platform> SpaceMappings<'_, P> {
 
     /// The same for a mapping. The mmap lock is held.
     fn orders_in(self, purpose: HugeUse, addr: VirtAddr, snapshot: &VmaSnapshot) -> OrderSet {
+        // Huge pages of the program's choice are in a file of their own.
+        if snapshot.flags.contains(VmFlags::HUGETLB) {
+            return OrderSet::EMPTY;
+        }
         if let Some(orders) = self.shmem_orders(purpose, addr, snapshot) {
             return orders;
         }
         let core = self.space.core();
         let has_pages = snapshot.anon.is_some() || matches!(purpose, HugeUse::Fault | HugeUse::Smaps);
-        // Huge pages of the program's choice are in a file of their own.
-        let is_own = snapshot.backing.is_anonymous() && !snapshot.flags.contains(VmFlags::HUGETLB);
-        if !is_own || !has_pages {
+        if !snapshot.backing.is_anonymous() || !has_pages {
             return OrderSet::EMPTY;
         }
         let orders =
