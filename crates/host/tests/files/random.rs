@@ -335,8 +335,9 @@ impl<'m> Swap<'m> {
                 );
             }
             (6, _) if !scene.fails && scene.random.chance(10) => {
+                let was_used = self.is_used();
                 self.machine.memory().swapoff(self.device, || true).unwrap();
-                *self = Self { was_used: self.is_used(), ..Self::on(self.machine) };
+                *self = Self { was_used, ..Self::on(self.machine) };
             }
             (7, _) => {
                 scene.fails = scene.random.chance(30);
