@@ -21,7 +21,7 @@ use crate::users::{Cleaned, FileUsers};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
-use quire_frame::FrameFlags;
+use quire_frame::{FrameFlags, Kind};
 use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
 
@@ -202,10 +202,15 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     }
 
     /// Whether nothing needs a locked folio: there are the references of the cache and of the caller only.
+    /// Shared memory is stored nowhere else, and a program writes to a page that it has read without a fault
+    /// that marks it: without the mark it is needed unless it is what a hole is.
     fn is_unneeded(self, folio: &LockedFolio<'m, P>) -> bool {
         let word = folio.frame().word();
         let in_use = FrameFlags::DIRTY | FrameFlags::WRITEBACK;
-        folio.frame().as_folio().maps() == 0 && word.refs() == 2 && !word.flags().intersects(in_use)
+        folio.frame().as_folio().maps() == 0
+            && word.refs() == 2
+            && !word.flags().intersects(in_use)
+            && (word.kind() != Kind::Shmem || self.frames().is_zero(folio.head(), word.order()))
     }
 }
 

@@ -75,6 +75,20 @@ fn a_page_that_was_read_is_written_without_another_fault() {
     assert_eq!(count(&machine, VmEvent::Pgmajfault), 0);
 }
 
+/// Nothing marks the page when it is written to, and what its entry says is gone with that.
+#[test]
+fn an_invalidation_keeps_what_was_written_to_a_page_that_was_read() {
+    let machine = machine(16, 1);
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = machine.memory().create_shmem((), 4 * PAGE).unwrap();
+    let area = space.mmap_file(&file_request(0, 4, RW, SHARED), &file).unwrap();
+    assert_eq!((read(&cpu, &space, area), read(&cpu, &space, page(area, 1))), (0, 0));
+    write(&cpu, &space, area, 7);
+    space.munmap(area, 4 * PAGE).unwrap();
+    assert_eq!(file.invalidate(0..4 * PAGE).unwrap_err().pages, 1, "the other is zeros");
+    assert_eq!(read_file(&file, 0, 8), 7u64.to_le_bytes());
+}
+
 #[test]
 fn advice_to_drop_pages_keeps_the_data_and_a_hole_does_not() {
     let machine = machine(16, 1);
