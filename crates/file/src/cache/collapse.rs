@@ -234,7 +234,7 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
             if figures.cached == 0 {
                 return Err(BlockRefusal::Empty);
             }
-            if figures.is_pinned && attempt == ATTEMPTS {
+            if figures.is_pinned && attempt >= ATTEMPTS {
                 return Err(BlockRefusal::Busy);
             }
             attempt += 1;
@@ -252,7 +252,7 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
             self.file.give_back_pages(holes);
             match failed {
                 Failed::Refused(refusal) => return Err(refusal),
-                Failed::Changed if attempt == ATTEMPTS => return Err(BlockRefusal::Busy),
+                Failed::Changed if attempt >= ATTEMPTS => return Err(BlockRefusal::Busy),
                 Failed::Changed => P::relax(attempt),
             }
         }
