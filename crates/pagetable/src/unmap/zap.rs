@@ -87,8 +87,9 @@ impl<P: Platform> Unmapper<'_, P> {
         let mut index = first;
         while index < end && !locked.is_empty() && self.gather.settle_singles(pin, &mut singles, false) {
             let raw = locked.entries[index].load(Ordering::Relaxed);
-            if let Zap::Cached { copies, .. } = what {
-                let pages = self.zap_cached(&locked.entries[index..end]);
+            if let Zap::Cached { copies, locked: munlocks } = what {
+                // The file may keep its pages all the same, so they lose the mark of an mlock: one by one.
+                let pages = if munlocks { 0 } else { self.zap_cached(&locked.entries[index..end]) };
                 if pages > 0 {
                     locked.count_taken(pages);
                     // A mapping is of one file.
