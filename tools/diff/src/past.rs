@@ -117,14 +117,6 @@ impl Past {
                 let known = self.swap == Swap::Foreign || overlapping(before, addr, len).any(differs);
                 known.then_some(KnownDifference::PageOut)
             }
-            // Linux makes large folios of shared memory whatever its policy is.
-            Call::Madvise if third == MADV_COLLAPSE => {
-                let has_block = |region: &Region| {
-                    let first = region.start.next_multiple_of(LARGE);
-                    region.is_shared_memory() && first.saturating_add(LARGE) <= region.end
-                };
-                overlapping(before, addr, len).any(has_block).then_some(KnownDifference::NotBuilt)
-            }
             _ => None,
         };
         known.inspect(|&known| self.count(known))
