@@ -170,6 +170,11 @@ fn shmat_chooses_and_refuses_addresses_as_linux() {
     assert_eq!(errno(5, RND | REMAP), Err(Errno::EINVAL));
     assert_eq!(attach(base + 5, RND), Ok(VirtAddr(base)));
     assert_eq!(errno(base - 2 * PAGE, 0), Err(Errno::EINVAL), "it reaches into another one");
+    let (limits, few) = (space.limits(), Limits { mappings: 1, ..space.limits() });
+    space.set_limits(few);
+    assert_eq!(errno(base - 2 * PAGE, 0), Err(Errno::EINVAL), "before the limit is looked at");
+    assert_eq!(errno(base - 8 * PAGE, 0), Err(Errno::ENOMEM));
+    space.set_limits(limits);
     assert_eq!(attach(base - 2 * PAGE, REMAP), Ok(VirtAddr(base - 2 * PAGE)));
     assert_eq!(errno(1_u64.wrapping_neg() & !(PAGE - 1), 0), Err(Errno::EINVAL));
     assert_eq!(errno(1 << 47, 0), Err(Errno::ENOMEM));

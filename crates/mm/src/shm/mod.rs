@@ -195,6 +195,14 @@ impl<'m, P: Platform> ShmNamespace<'m, P> {
             file: Some(MappedFile { writable, vm_flags: OF_SEGMENTS, ..MappedFile::new(0, 0) }),
             ..MapRequest::anonymous(size, protection)
         };
+        if request.flags.contains(MapFlags::FIXED_NOREPLACE) {
+            // Linux looks for that before the limits and the rights of the program.
+            let mut is_occupied = false;
+            space.mappings().for_each_in(wanted.addr, VirtAddr(wanted.addr.0 + size), |_| is_occupied = true);
+            if is_occupied {
+                return Err(Error::BadArgument);
+            }
+        }
         // An opening of its own: two attachments never become one mapping.
         let file = File::open_held(self.spaces, held)?;
         space.mmap_file(&request, &file).map_err(|error| match error {

@@ -63,7 +63,9 @@ pub(super) fn maps_written(
         let shows = |region: &&Region| if is_memfd { region.memfd != 0 } else { region.file };
         overlapping(&linux.regions, page, 1).filter(shows).any(|region| written.contains(&place(region)))
     };
-    call == Call::Pwrite && maps_more_only(linux, quire, is_written)
+    // It is not mapped while the call has it locked.
+    call == Call::Pwrite
+        && (maps_more_only(linux, quire, is_written) || is_memfd && maps_more_only(quire, linux, is_written))
 }
 
 /// Whether all pages of files and shared memory that `few` maps are mapped in `many` too, which differs in
