@@ -119,8 +119,11 @@ fn loom_a_page_that_is_taken_is_not_pinned() {
             let frame = Arc::clone(&frame);
             thread::spawn(move || frame.try_get_mapped(1024))
         };
-        let taken = frame.take_single(false);
-        let is_pinned = pinner.join().unwrap();
+        let taker = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || frame.take_single(false))
+        };
+        let (is_pinned, taken) = (pinner.join().unwrap(), taker.join().unwrap());
         assert_eq!(taken.is_taken(), !is_pinned, "{taken:?}");
         let (maps, refs) = if is_pinned { (1, 1025) } else { (0, 0) };
         assert_eq!((frame.map_count().load(Ordering::Relaxed), frame.refs()), (maps, refs));
