@@ -79,12 +79,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             Lookup::Folio(folio) if dirties && !file.may_be_written(folio.frame().word().flags()) => {
                 Err(self.needs(page))
             }
-            Lookup::Folio(folio) => self.install_found(
-                (table, index),
-                (&folio, page),
-                copy,
-                !fault.is_write() && !self.is_alone(),
-            ),
+            Lookup::Folio(folio) => {
+                self.install_found((table, index), (&folio, page), copy, self.maps_around())
+            }
         };
         if let (Some(copy), Ok(Step::LookAgain) | Err(_)) = (copy, installed) {
             tables.memory().memcgs().folios().release_unused(pin, copy, Order::ZERO);
@@ -105,8 +102,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             if self.file.ends_before(page) {
                 return Err(FaultError::PastEnd.into());
             }
-            let around = !self.fault.is_write() && !self.is_alone();
-            return self.install_found((table, index), (&folio, page), copy, around);
+            return self.install_found((table, index), (&folio, page), copy, self.maps_around());
         }
         self.map_neighbours((table, index));
         Err(came.err().unwrap_or_else(|| self.needs(page)))
@@ -122,9 +118,13 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         }
     }
 
-    /// Whether a fault maps its page and no other: as in Linux of a segment of SysV shared memory, but for a PMD
-    /// leaf.
-    fn is_alone(&self) -> bool {
+    /// Whether the fault maps what is around its page, too.
+    fn maps_around(&self) -> bool {
+        !self.fault.is_write() && !self.maps_one_page()
+    }
+
+    /// Whether a fault maps its page and no other by a table: as in Linux of a segment of SysV shared memory.
+    fn maps_one_page(&self) -> bool {
         self.file.shmem().is_some_and(ShmemState::is_segment)
     }
 
@@ -199,7 +199,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             None if !around => {
                 let whole = self.whole_run(folio, (page, index)).filter(|run| {
                     let is_none = |entry: &AtomicU64| entry.load(Ordering::Relaxed) == 0;
-                    !self.is_alone()
+                    !self.maps_one_page()
                         && self.file.may_map_whole(folio.range())
                         && locked.entries[run.clone()].iter().all(is_none)
                 });
@@ -336,7 +336,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     #[cold]
     fn map_neighbours(&self, (table, index): (Pfn, usize)) {
         let Self { tables, pin, fault, .. } = *self;
-        if fault.is_write() || fault.space.is_killed() || self.is_alone() {
+        if !self.maps_around() || fault.space.is_killed() {
             return;
         }
         let locked = tables.lock(pin, table, Level::PTE);

@@ -127,8 +127,8 @@ impl ShmemHuge {
             .with_set(ADVISE, one, word == ShmemSizeEnabled::Advise))
     }
 
-    /// The folios for which Linux aligns a mapping of a file in memory (`shmem_get_unmapped_area`), which is in
-    /// a mount with this option, or in none; or of shared memory that it makes itself.
+    /// The folios for which Linux aligns a mapping of a file in memory (`shmem_get_unmapped_area`), which is
+    /// in a mount with this option, or in none; or of shared memory that it makes itself.
     pub fn alignment(self, of: Option<Option<ShmemEnabled>>) -> Option<Order> {
         match self.enabled() {
             ShmemEnabled::Deny => return None,

@@ -2,8 +2,8 @@
 //! nothing, to be run under `valgrind --tool=callgrind` with `--toggle-collect=*paths*measured*`
 //! (`scripts/instructions.sh`). One thread; RAM is backed before.
 //!
-//! A name may end in `-lru`: pages are listed, as they are once there is swap space; in `-charged`: the program
-//! is in a memcg; or in `-both`.
+//! A name may end in `-lru`: pages are listed, as they are once there is swap space; in `-charged`: the
+//! program is in a memcg; or in `-both`.
 #![allow(clippy::unwrap_used, reason = "a failure is the end of a benchmark")]
 
 use quire_arch::{Access, Order, PAGE_SIZE, Pfn, Platform, VirtAddr};

@@ -276,7 +276,8 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Takes a table that was unlinked from its parent with all that it leads to, which begins about at
-    /// `from`; the caller notes what may be cached of it. Only the MMU can change it, and after the flush not even the MMU.
+    /// `from`; the caller notes what may be cached of it. Only the MMU can change it, and after the flush not
+    /// even the MMU.
     #[inline]
     pub fn add_unlinked(&mut self, pfn: Pfn, from: VirtAddr) {
         self.unlinked_from = self.unlinked_from.min(from);

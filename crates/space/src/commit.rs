@@ -3,8 +3,9 @@
 use crate::error::Error;
 use quire_file::Committed;
 
-/// How much memory may be committed (`vm.overcommit_memory`). Of shared memory without a promise, as of memfds
-/// and files of a tmpfs, each page counts when it comes: beyond the limit of mode 2 there is no space for it.
+/// How much memory may be committed (`vm.overcommit_memory`). Of shared memory without a promise, as of
+/// memfds and files of a tmpfs, each page counts when it comes: beyond the limit of mode 2 there is no space
+/// for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Overcommit {
     /// Mode 0: refuse only a single request larger than all memory.

@@ -35,9 +35,9 @@ pub struct KhugepagedStep {
 }
 
 /// Scans `pages_to_scan` pages, or all spaces once if they have fewer, and collapses the blocks within its
-/// limits (`max_ptes_none`, `max_ptes_shared`; a block without referenced pages is skipped), of private and of
-/// shared memory. Of two callers
-/// at once, the second does nothing. The caller is not pinned and holds no lock.
+/// limits (`max_ptes_none`, `max_ptes_shared`; a block without referenced pages is skipped), of private and
+/// of shared memory. Of two callers at once, the second does nothing. The caller is not pinned and holds no
+/// lock.
 pub fn khugepaged_step<P: Platform>(spaces: &Spaces<P>) -> KhugepagedStep {
     let mut step = KhugepagedStep::default();
     if !begin(spaces) {

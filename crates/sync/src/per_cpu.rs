@@ -41,8 +41,8 @@ impl<T> PerCpu<T> {
         let first = first.cast::<CachePadded<T>>();
         let mut made = 0;
         for cpu in (0..count).filter_map(CpuId::new) {
-            // SAFETY: element `made < count` lies in the memory that the caller handed over. Without its padding,
-            // which would be one more copy of it on the stack.
+            // SAFETY: element `made < count` lies in the memory that the caller handed over. Without its
+            // padding, which would be one more copy of it on the stack.
             unsafe { (&raw mut (*first.add(made).as_ptr()).0).write(make(cpu)) };
             made += 1;
         }

@@ -42,8 +42,8 @@ impl CollapseLimits {
 pub enum CollapseError {
     /// Nothing was ever mapped there.
     NoTable,
-    /// Of shared memory: there is nothing of it, or no room for its holes; or the mapping has pages of its own
-    /// there. As in Linux nothing behind it is collapsed.
+    /// Of shared memory: there is nothing of it, or no room for its holes; or the mapping has pages of its
+    /// own there. As in Linux nothing behind it is collapsed.
     Refused,
     /// It holds other than private pages, or exceeds one of the limits.
     Unfit,

@@ -72,8 +72,8 @@ bitflags! {
         const NOHUGEPAGE = 0x40000000;
         /// `MADV_MERGEABLE` (`mg`).
         const MERGEABLE = 0x80000000;
-        /// Of a file that knows how many mappings it has: none of them goes in a merge, but they give each other
-        /// parts. Linux asks whether the mapping's operations have an end (`close`).
+        /// Of a file that knows how many mappings it has: none of them goes in a merge, but they give each
+        /// other parts. Linux asks whether the mapping's operations have an end (`close`).
         const COUNTED = 1 << 57;
         /// `mincore` says of all pages that they are in memory: the program must not learn what others do
         /// with the file. Linux asks whether it owns the file, or may write to it.

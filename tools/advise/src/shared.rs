@@ -1,4 +1,5 @@
-//! Which folios of shared memory may be large: the words that are tried, and the files that they are written to.
+//! Which folios of shared memory may be large: the words that are tried, and the files that they are written
+//! to.
 
 use quire_arch::{Order, OrderSet};
 use quire_mm::file::{ShmemEnabled, ShmemHuge};

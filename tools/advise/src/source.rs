@@ -81,8 +81,8 @@ impl Source {
         Self { path, header, events, outcomes: Outcomes::Results(stored) }
     }
 
-    /// Bytes of shared memory that its programs have at a time, in pages and in large folios. Of stored results
-    /// it is not known.
+    /// Bytes of shared memory that its programs have at a time, in pages and in large folios. Of stored
+    /// results it is not known.
     pub(crate) fn shared(&self) -> (u64, u64) {
         match &self.outcomes {
             Outcomes::Replays(replay) | Outcomes::Anywhere(replay) => replay.needs().shared(),

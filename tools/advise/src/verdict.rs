@@ -41,8 +41,8 @@ pub struct Verdict {
 }
 
 impl Gain {
-    /// All of memory in one number: the mean of the changes by each measure of anonymous memory. That of shared
-    /// memory counts as one of them.
+    /// All of memory in one number: the mean of the changes by each measure of anonymous memory. That of
+    /// shared memory counts as one of them.
     fn memory(&self) -> f64 {
         let shares = self.change.memory.iter().map(|(_, difference)| difference.share.median);
         shares.sum::<f64>() / Measure::OF_ANONYMOUS as f64

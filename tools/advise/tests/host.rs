@@ -9,8 +9,8 @@ use quire_record::{RecordOptions, record};
 use quire_replay::{Replay, ReplayOptions, ReplayReport};
 use tempfile::TempDir;
 
-/// Shared memory of each kind, 16 MiB, a byte of each 2 MiB written: without a name, of a memfd, and of a file
-/// in a tmpfs, which the setting is not for.
+/// Shared memory of each kind, 16 MiB, a byte of each 2 MiB written: without a name, of a memfd, and of a
+/// file in a tmpfs, which the setting is not for.
 const PROGRAM: &str = "
 import mmap, os
 size = 16 << 20

@@ -78,8 +78,8 @@ fn recordings_made_under_different_settings_are_refused_in_either_order() {
     assert!(said.contains("enabled=always"), "{said}");
 }
 
-/// A recording of a program that writes to one of each `step` of so many pages of shared memory, on a host that
-/// has it in small pages.
+/// A recording of a program that writes to one of each `step` of so many pages of shared memory, on a host
+/// that has it in small pages.
 fn with_shared(folder: &TempDir, name: &str, pages: u64, step: u64) -> PathBuf {
     let bundled = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/python-structures.qtr");
     let mut header = TraceReader::open(&bundled).unwrap().header().clone();

@@ -60,10 +60,11 @@ differences! {
     LazySplit = "lazy-split",
     /// The host's Linux has no guard pages, or does not mark mappings that may have some.
     GuardPages = "guard-pages",
-    /// A hole within the first page of shared memory unmaps all of it that is behind the hole: a length wraps.
+    /// A hole within the first page of shared memory unmaps all of it that is behind the hole: a length
+    /// wraps.
     FirstPageHole = "first-page-hole",
-    /// Where calls that write make large folios of shared memory, Linux drops what of one lies past the end when it
-    /// splits it, and has made one for a write whose memory cannot be read.
+    /// Where calls that write make large folios of shared memory, Linux drops what of one lies past the end
+    /// when it splits it, and has made one for a write whose memory cannot be read.
     LargeShmem = "large-shmem",
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible = "low-eligible",

@@ -122,8 +122,8 @@ impl Past {
         known.inspect(|&known| self.count(known))
     }
 
-    /// Whether shared memory is another on Linux after an operation, for any process: which pages it has, or which
-    /// are mapped.
+    /// Whether shared memory is another on Linux after an operation, for any process: which pages it has, or
+    /// which are mapped.
     pub(crate) fn parts_memory(
         &mut self,
         call: Call,

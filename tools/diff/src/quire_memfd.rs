@@ -61,8 +61,8 @@ impl<'m> Made<'m> {
         found.map_or(0, |at| at as u32 + 1)
     }
 
-    /// Whether Linux has a page past the end of a memfd that is not here: a call wanted to write it, and could
-    /// not read the program's memory.
+    /// Whether Linux has a page past the end of a memfd that is not here: a call wanted to write it, and
+    /// could not read the program's memory.
     pub(crate) fn lacks_page(&self) -> bool {
         self.lacks_page
     }

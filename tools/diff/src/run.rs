@@ -62,7 +62,8 @@ pub struct DiffReport {
     pub not_made: u64,
     /// Those among them that cannot be compared since the host merges equal pages.
     pub merging: u64,
-    /// Those among them that are about SysV shared memory, where programs cannot have a name space of their own.
+    /// Those among them that are about SysV shared memory, where programs cannot have a name space of their
+    /// own.
     pub segments: u64,
     /// What the host has that matters: what was left out for it, and settings that were changed during the
     /// run.

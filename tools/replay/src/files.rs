@@ -58,8 +58,8 @@ pub(super) struct FileIds<'m> {
     /// Shared memory that recorders do not page out.
     stay: HashSet<u64>,
     rings: HashSet<u64>,
-    /// The machine has other settings of shared memory than the recorded host had, by which Linux chooses where
-    /// it is mapped.
+    /// The machine has other settings of shared memory than the recorded host had, by which Linux chooses
+    /// where it is mapped.
     other_places: bool,
     /// What was found at the event of this number.
     beside: Cell<(u64, BesideTouches)>,

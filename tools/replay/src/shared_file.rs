@@ -1,7 +1,7 @@
 //! Shared memory with a name: a file in memory, or a System V segment.
 //!
-//! It is shared memory of the machine, one for all that maps it. It stays until the recording tells that it has
-//! ended; in recordings before version 13, which do not, until the end.
+//! It is shared memory of the machine, one for all that maps it. It stays until the recording tells that it
+//! has ended; in recordings before version 13, which do not, until the end.
 //!
 //! What `write` or `fallocate` brought in comes by no touch. A call that maps the file tells how many pages
 //! it has, not which. Linux maps the pages around one that is read, as far as they are there: so they come in

@@ -20,7 +20,7 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
     pub(crate) fn resolve_huge(&self) -> Result<HugeFault, Refusal> {
         let Self { tables, fault, file, .. } = *self;
         let page = PageIndex::new(fault.vma.page_offset_at(fault.addr)).ok_or(FaultError::PastEnd)?;
-        if fault.is_write() || self.is_alone() {
+        if !self.maps_around() {
             return match !fault.is_private() {
                 true => self.resolve_page(page),
                 false if file.ends_before(page) => Err(FaultError::PastEnd.into()),

@@ -63,8 +63,8 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
     }
 
     /// Makes a page of zeros for page `index`, if it is a hole, and returns the page behind its folio. As in
-    /// Linux, what an earlier call has allocated counts as used from now on: else this one, if it fails, would
-    /// give it back. May sleep; nothing is held. `program` pays.
+    /// Linux, what an earlier call has allocated counts as used from now on: else this one, if it fails,
+    /// would give it back. May sleep; nothing is held. `program` pays.
     ///
     /// # Errors
     ///

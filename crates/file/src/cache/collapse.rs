@@ -350,7 +350,7 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
         // A fast pin that is not found finds that its entry is gone.
         let is_pinned = || self.cache.frames().folio(folio.head()).may_be_pinned_after_unmap();
         (0..ATTEMPTS).all(|attempt| {
-            if attempt > 0 && is_pinned() {
+            if attempt > 0 {
                 P::relax(attempt);
             }
             is_pinned()

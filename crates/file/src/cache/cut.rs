@@ -91,7 +91,7 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
             };
             let order = folio.order();
             if file.is_shmem() {
-                cache.shmem().leave_swap_cache(&folio);
+                let _ = cache.shmem().leaves_swap_cache(folio.head());
             } else {
                 cache.transfers(file).wait_written(folio.head());
             }

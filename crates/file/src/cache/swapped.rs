@@ -188,11 +188,6 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         is_gone
     }
 
-    /// As [`leaves_swap_cache`](Self::leaves_swap_cache).
-    pub(super) fn leave_swap_cache(self, folio: &LockedFolio<'_, P>) {
-        let _ = self.leaves_swap_cache(folio.head());
-    }
-
     /// Takes the folio at `head`, which the caller has locked, out of the swap cache, if it is there for a
     /// slot that nothing names and is not being written. Returns whether it is in none. The caller has a
     /// reference.
@@ -219,8 +214,8 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         }
     }
 
-    /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out; but
-    /// for a folio that begins before them, which could not be cut. Invalidate is held exclusively.
+    /// Frees the slots of these pages, and returns whether nothing is left of them, cached or swapped out;
+    /// but for a folio that begins before them, which could not be cut. Invalidate is held exclusively.
     pub(super) fn free(self, file: &CachedFile<P>, pages: IndexRange) -> bool {
         let mut rest = pages;
         let (mut is_empty, mut gone) = (true, 0);

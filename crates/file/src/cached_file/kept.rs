@@ -1,9 +1,9 @@
 //! Folios of a file that is locked in memory (`SHM_LOCK`), on their lists.
 //!
 //! Such a folio is on the unevictable list because of its file, without a mark of its own. The file is
-//! unlocked by a store, a fence, and a look at each folio. Who puts a folio on the unevictable list, or leaves
-//! one there whose mark it has cleared, reads the file's word after that and a fence. So one of the two sees
-//! the other, and no folio stays on the list.
+//! unlocked by a store, a fence, and a look at each folio. Who puts a folio on the unevictable list, or
+//! leaves one there whose mark it has cleared, reads the file's word after that and a fence. So one of the
+//! two sees the other, and no folio stays on the list.
 
 use super::CachedFile;
 use crate::shmem::ShmemState;

@@ -2,6 +2,7 @@
 
 use crate::common::file_request;
 use crate::machines::*;
+use crate::shmem::write_beside_another;
 use quire_mm::file::File;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
@@ -43,17 +44,7 @@ fn shuttle_a_collapse_of_shared_memory_against_two_writers() {
         let child = fork(space);
         thread::scope(|scope| {
             for (cpu, space) in [(0, space), (1, &*child)] {
-                scope.spawn(move || {
-                    let (own, other) = (NEXT.0 + 8 + 8 * cpu as u64, NEXT.0 + 16 - 8 * cpu as u64);
-                    let mut last = 0;
-                    for value in 1..4 {
-                        write(machine, cpu, space, VirtAddr(own), value);
-                        assert_eq!(read(machine, cpu, space, VirtAddr(own)), value, "a lost write");
-                        let seen = read(machine, cpu, space, VirtAddr(other));
-                        assert!(seen >= last, "{seen} after {last}");
-                        last = seen;
-                    }
-                });
+                scope.spawn(move || write_beside_another(machine, cpu, space, NEXT));
             }
             scope.spawn(|| collapse(machine, 2, space));
         });

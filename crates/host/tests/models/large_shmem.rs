@@ -1,4 +1,5 @@
-//! Shared memory in folios of four pages that is paged out and in in one piece, while it is cut in its middle.
+//! Shared memory in folios of four pages that is paged out and in in one piece, while it is cut in its
+//! middle.
 
 use crate::common::file_request;
 use crate::machines::*;

@@ -10,6 +10,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod harness;
+#[path = "../common/taken.rs"]
+mod taken;
 
 mod cached;
 mod collapse;

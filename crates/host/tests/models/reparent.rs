@@ -177,8 +177,8 @@ fn shuttle_a_page_changes_its_memcg_while_it_is_freed_lazily() {
     });
 }
 
-/// Without a swap device reclaim takes a page that was freed lazily off its list, and puts it back since it was
-/// written to. Then it is on a list of the memcg that it names.
+/// Without a swap device reclaim takes a page that was freed lazily off its list, and puts it back since it
+/// was written to. Then it is on a list of the memcg that it names.
 #[test]
 fn shuttle_a_page_changes_its_memcg_while_it_is_put_back() {
     with_swap(2).slots(0).check(4 * SOME, |machine, space| {

@@ -3,11 +3,10 @@
 use crate::common::{file_request, write_file};
 use crate::files::PAST_END;
 use crate::machines::*;
+use crate::taken::Taken;
 use quire_mm::file::*;
 use quire_sync::atomic::as_one_step;
 use shuttle::thread;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A page of shared memory that has 1, mapped at [`ADDR`] by a program and its child.
 pub(crate) fn shared(machine: &Machine, space: &HostSpace<'_>) {
@@ -37,6 +36,20 @@ fn out(machine: &Machine, space: &HostSpace<'_>) {
     });
 }
 
+/// The first or the second of two programs writes 1, 2 and 3 to its word of the page at `addr`, behind the
+/// first one: none is lost, and what the other one writes is seen in its order.
+pub(crate) fn write_beside_another(machine: &Machine, cpu: usize, space: &HostSpace<'_>, addr: VirtAddr) {
+    let (own, other) = (addr.0 + 8 + 8 * cpu as u64, addr.0 + 16 - 8 * cpu as u64);
+    let mut last = 0;
+    for value in 1..4 {
+        write(machine, cpu, space, VirtAddr(own), value);
+        assert_eq!(read(machine, cpu, space, VirtAddr(own)), value, "a lost write");
+        let seen = read(machine, cpu, space, VirtAddr(other));
+        assert!(seen >= last, "{seen} after {last}");
+        last = seen;
+    }
+}
+
 /// Two programs write to the words of a page in turn while others page it out: no write is lost, and each
 /// sees what the other wrote.
 #[test]
@@ -46,17 +59,7 @@ fn shuttle_a_page_out_of_shared_memory_against_two_writers() {
         let child = fork(space);
         thread::scope(|scope| {
             for (cpu, space) in [(0, space), (1, &*child)] {
-                scope.spawn(move || {
-                    let (own, other) = (ADDR.0 + 8 + 8 * cpu as u64, ADDR.0 + 16 - 8 * cpu as u64);
-                    let mut last = 0;
-                    for value in 1..4 {
-                        write(machine, cpu, space, VirtAddr(own), value);
-                        assert_eq!(read(machine, cpu, space, VirtAddr(own)), value, "a lost write");
-                        let seen = read(machine, cpu, space, VirtAddr(other));
-                        assert!(seen >= last, "{seen} after {last}");
-                        last = seen;
-                    }
-                });
+                scope.spawn(move || write_beside_another(machine, cpu, space, ADDR));
             }
             scope.spawn(|| {
                 reclaim(machine, 2);
@@ -196,41 +199,26 @@ fn shuttle_a_swapoff_against_the_end_of_shared_memory() {
     }
 }
 
-/// How many pages there are of what has this owner.
-#[derive(Clone, Default)]
-struct Owner(Arc<AtomicU64>);
-
-impl ShmemOwner for Owner {
-    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
-        self.0.fetch_add(pages, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn give_back_pages(&self, pages: u64) {
-        self.0.fetch_sub(pages, Ordering::Relaxed);
-    }
-}
-
 /// Two calls each unmap the last mapping of a file: what it had is gone when its call returns.
 #[test]
 fn shuttle_a_file_is_gone_when_the_call_that_unmapped_it_returns() {
     with_swap(2).check(SOME, |machine, space| {
         let maps = [ADDR, ELSEWHERE].map(|addr| {
             as_one_step(|| {
-                let owner = Owner::default();
+                let taken = Taken::default();
                 let file =
-                    machine.memory().create_shmem(owner.clone(), PAGE).expect("there is memory enough");
+                    machine.memory().create_shmem(taken.clone(), PAGE).expect("there is memory enough");
                 let request = file_request(0, 1, RW, MapFlags::SHARED).at(addr, MapFlags::FIXED);
                 space.mmap_file(&request, &file).expect("there is memory enough");
                 write(machine, 0, space, addr, 1);
-                (addr, owner)
+                (addr, taken)
             })
         });
         thread::scope(|scope| {
-            for (cpu, (addr, owner)) in maps.iter().enumerate() {
+            for (cpu, (addr, taken)) in maps.iter().enumerate() {
                 scope.spawn(move || {
                     as_cpu(machine, cpu, || space.munmap(*addr, PAGE).expect("it is mapped"));
-                    assert_eq!(owner.0.load(Ordering::Relaxed), 0, "its page is there still");
+                    assert_eq!(taken.pages(), 0, "its page is there still");
                 });
             }
         });

@@ -3,10 +3,9 @@
 use crate::common::*;
 use crate::large::AREA;
 use crate::mapped::{in_memory, resident};
+use crate::taken::Taken;
 use quire_frame::FolioCounter;
 use quire_mm::proc::HugeFile;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 const SHARED: MapFlags = MapFlags::SHARED;
 const NUMBERS: u64 = 512;
@@ -76,20 +75,6 @@ fn advice_for_a_part_of_what_others_map_or_hold_does_nothing() {
     assert_numbers(&cpu, &space, area);
 }
 
-/// How many pages its owner has taken.
-struct Owner(Arc<AtomicU64>);
-
-impl ShmemOwner for Owner {
-    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
-        self.0.fetch_add(pages, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn give_back_pages(&self, pages: u64) {
-        self.0.fetch_sub(pages, Ordering::Relaxed);
-    }
-}
-
 /// Pages that were only read are holes again; those that were written, by a program, a call or a device, or
 /// allocated ahead, are on the device, or without one are unmapped.
 #[test]
@@ -97,8 +82,8 @@ fn what_was_only_read_is_dropped_and_comes_back_as_zeros() {
     for slots in [0, 256] {
         let machine = swapping(32, 1, slots);
         let (cpu, space) = cpu_and_space(&machine);
-        let taken = Arc::new(AtomicU64::new(0));
-        let file = machine.memory().create_shmem(Owner(Arc::clone(&taken)), 16 * PAGE).unwrap();
+        let taken = Taken::default();
+        let file = machine.memory().create_shmem(taken.clone(), 16 * PAGE).unwrap();
         let area = space.mmap_file(&file_request(0, 16, RW, SHARED), &file).unwrap();
         file.allocate(14 * PAGE..16 * PAGE, false).unwrap();
         (0..14).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), 0));
@@ -113,7 +98,7 @@ fn what_was_only_read_is_dropped_and_comes_back_as_zeros() {
         drop(pinned);
         space.madvise(area, 16 * PAGE, Advice::PageOut).unwrap();
         let kept: Vec<bool> = (0..16).map(|at| [1, 2, 3, 4, 13, 14, 15].contains(&at)).collect();
-        assert_eq!(taken.load(Ordering::Relaxed), 7);
+        assert_eq!(taken.pages(), 7);
         assert_eq!(resident(&space)[2], 0);
         if slots > 0 {
             // One that no entry maps stays.
@@ -126,7 +111,7 @@ fn what_was_only_read_is_dropped_and_comes_back_as_zeros() {
         let found: Vec<u64> = (0..16).map(|at| read(&cpu, &space, page(area, at))).collect();
         assert_eq!(found[..5], [0, 7, 0, u64::from_ne_bytes([5; 8]), 9]);
         assert_eq!(found[5..], [0; 11]);
-        assert_eq!(taken.load(Ordering::Relaxed), 16);
+        assert_eq!(taken.pages(), 16);
         assert_audit(&machine);
     }
 }

@@ -1,5 +1,5 @@
-//! MADV_COLLAPSE and khugepaged of shared memory. What comes of a call, and what smaps and the counters say, is
-//! what Linux 6.18 was measured to do.
+//! MADV_COLLAPSE and khugepaged of shared memory. What comes of a call, and what smaps and the counters say,
+//! is what Linux 6.18 was measured to do.
 
 use crate::common::*;
 use crate::large::{AREA, figures, set, swapped, words};

@@ -1,33 +1,18 @@
-//! What programs do with shared memory beside its collapse. Each thread has a word of each page, whose value it
-//! knows; the last block is cut and punched meanwhile.
+//! What programs do with shared memory beside its collapse. Each thread has a word of each page, whose value
+//! it knows; the last block is cut and punched meanwhile.
 
 use crate::common::*;
 use crate::disk::Disk;
 use crate::large::set;
-use quire_mm::file::{FileError, ShmemOwner};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::taken::Taken;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 const SHARED: MapFlags = MapFlags::SHARED;
 /// Pages of the file, and those of them that are never cut.
 const PAGES: u64 = 2048;
 const KEPT: u64 = 1536;
 const STEPS: u64 = 1500;
-
-/// Counts what the file has taken.
-#[derive(Clone, Default)]
-struct Taken(Arc<AtomicI64>);
-
-impl ShmemOwner for Taken {
-    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
-        self.0.fetch_add(pages as i64, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn give_back_pages(&self, pages: u64) {
-        self.0.fetch_sub(pages as i64, Ordering::Relaxed);
-    }
-}
 
 /// What the threads share.
 struct Shared<'m> {
@@ -159,12 +144,12 @@ fn stress(word: &str, size: Option<&str>) {
     reap(&machine, 50);
     let figures = file.figures();
     let all = (figures.cached + figures.swapped) as i64;
-    assert_eq!((taken.0.load(Ordering::Relaxed), machine.memory().file_totals().promised as i64), (all, all));
+    assert_eq!((taken.pages(), machine.memory().file_totals().promised as i64), (all, all));
     assert_audit(&machine);
     drop(spaces);
     drop(file);
     reap(&machine, 50);
-    assert_eq!(taken.0.load(Ordering::Relaxed), 0);
+    assert_eq!(taken.pages(), 0);
     assert_eq!(free_slots(&machine), machine.memory().swap().devices().total_slots());
 }
 

@@ -468,8 +468,8 @@ fn what_was_mlocked_can_be_paged_out_once_nothing_maps_it() {
     }
 }
 
-/// The places of mappings from the top down, as Linux 6.18 chooses them (`shmem_get_unmapped_area`): of how many
-/// bits they are multiples, or by how many pages they begin behind a border of 2 MiB.
+/// The places of mappings from the top down, as Linux 6.18 chooses them (`shmem_get_unmapped_area`): of how
+/// many bits they are multiples, or by how many pages they begin behind a border of 2 MiB.
 #[test]
 fn a_mapping_that_can_have_large_folios_is_aligned_for_them() {
     let all = [8 * MIB, 3 * MIB + PAGE, MIB + PAGE, 68 * KIB];

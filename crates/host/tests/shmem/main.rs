@@ -7,6 +7,8 @@
 mod common;
 #[path = "../common/disk.rs"]
 mod disk;
+#[path = "../common/taken.rs"]
+mod taken;
 
 mod advised;
 mod allocated;

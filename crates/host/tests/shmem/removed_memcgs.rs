@@ -102,8 +102,8 @@ fn a_hundred_thousand_memcgs_that_shared_memory_leave_no_number_behind() {
     assert_audit(&machine);
 }
 
-/// Hazard: a page that another thread has locked during the one search after a removal keeps the number of its
-/// memcg, and no memcg can be made, until one is removed.
+/// Hazard: a page that another thread has locked during the one search after a removal keeps the number of
+/// its memcg, and no memcg can be made, until one is removed.
 #[test]
 fn what_was_busy_is_looked_for_again_when_numbers_are_short() {
     let machine = Setup::of(HostConfig::with_ram(8 << 20)).overcommit().build();

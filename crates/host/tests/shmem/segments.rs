@@ -239,8 +239,8 @@ fn attachments_are_counted_as_mappings() {
     assert_audit(&machine);
 }
 
-/// As Linux 6.18, whose mappings of segments have no faults around a page, an end of their own, and a file that
-/// says where they go.
+/// As Linux 6.18, whose mappings of segments have no faults around a page, an end of their own, and a file
+/// that says where they go.
 #[test]
 fn a_mapping_of_a_segment_faults_page_by_page_goes_in_no_merge_and_is_moved_alone() {
     let machine = machine(16, 1);

@@ -4,11 +4,9 @@
 
 use crate::common::*;
 use crate::disk::Disk;
+use crate::taken::Taken;
 use quire_host::swap::{Completion, SlowConfig, SlowDevice};
-use quire_mm::file::{FileError, ShmemOwner};
 use quire_mm::proc::HugeFile;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const SHARED: MapFlags = MapFlags::SHARED;
@@ -38,21 +36,6 @@ fn swap_on_this(machine: &Machine, on: On) -> DeviceId {
             let disk = SlowDevice::new(Disk::new(2048).0, slow());
             swap_on(machine, machine.memory().create_compressed_cache(disk, 64 * PAGE).unwrap())
         }
-    }
-}
-
-/// Counts what the file has taken.
-#[derive(Clone, Default)]
-struct Taken(Arc<AtomicI64>);
-
-impl ShmemOwner for Taken {
-    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
-        self.0.fetch_add(pages as i64, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn give_back_pages(&self, pages: u64) {
-        self.0.fetch_sub(pages as i64, Ordering::Relaxed);
     }
 }
 
@@ -250,7 +233,7 @@ fn stress_of_sizes((technique, on): (&str, On), is_limited: bool, sizes: &[&str]
     reap(&machine, 50);
     let figures = file.figures();
     let all = (figures.cached + figures.swapped) as i64;
-    assert_eq!((taken.0.load(Ordering::Relaxed), machine.memory().file_totals().promised as i64), (all, all));
+    assert_eq!((taken.pages(), machine.memory().file_totals().promised as i64), (all, all));
     assert_audit(&machine);
     drop(spaces);
     for memcg in shared.busy.into_inner().unwrap_or_else(PoisonError::into_inner) {
@@ -260,7 +243,7 @@ fn stress_of_sizes((technique, on): (&str, On), is_limited: bool, sizes: &[&str]
     reap(&machine, 50);
     reclaim(&machine, 4, 512);
     reap(&machine, 50);
-    assert_eq!(taken.0.load(Ordering::Relaxed), 0);
+    assert_eq!(taken.pages(), 0);
     assert_eq!(free_slots(&machine), machine.memory().swap().devices().total_slots());
     if let Some(group) = group {
         let stats = machine.memory().memcgs().counters().stats(group);

@@ -1,5 +1,5 @@
-//! Programs that go from memcg to memcg, which are removed behind them, while their pages, in folios of several
-//! sizes, go to a compressed cache and to the device behind it, come back, and are split.
+//! Programs that go from memcg to memcg, which are removed behind them, while their pages, in folios of
+//! several sizes, go to a compressed cache and to the device behind it, come back, and are split.
 
 use crate::common::*;
 use crate::disk::Disk;

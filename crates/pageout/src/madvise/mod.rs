@@ -27,8 +27,8 @@ fn split_own<P: Platform>(thp: Thp<'_, P>, tables: &Tables<'_, P>, head: Pfn) {
     tables.memory().memcgs().folios().release_folio(head);
 }
 
-/// Splits a folio of shared memory that no other process maps into pages, which unmaps all of it, as in Linux:
-/// they stay cached. Drops the reference to it. One that others map, hold or have locked is skipped.
+/// Splits a folio of shared memory that no other process maps into pages, which unmaps all of it, as in
+/// Linux: they stay cached. Drops the reference to it. One that others map, hold or have locked is skipped.
 fn split_own_shared<P: Platform>(
     (shmem, rmap): (ShmemPages<'_, P, Vma>, Rmap<'_, P>),
     tables: &Tables<'_, P>,

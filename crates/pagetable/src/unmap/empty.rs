@@ -79,8 +79,8 @@ impl<P: Platform> Unmapper<'_, P> {
         }
     }
 
-    /// Takes the bottom table for `addr`, if there is one and it is empty, whatever the technique: a large leaf
-    /// may take its place. As for [`free_empty`](Self::free_empty).
+    /// Takes the bottom table for `addr`, if there is one and it is empty, whatever the technique: a large
+    /// leaf may take its place. As for [`free_empty`](Self::free_empty).
     pub fn free_for_leaf(&mut self, addr: VirtAddr) {
         self.free_kept_if_empty(Level::PTE, addr);
     }

@@ -110,8 +110,8 @@ impl<P: Platform> Unmapper<'_, P> {
             }
             let pages = if P::Paging::is_present_leaf(raw, Level::PTE) {
                 if what.is_plain() && self.gather.add_single(pin, &mut singles, P::Paging::frame_of(raw)) {
-                    // The page is taken while its entry is there. A thread that finds it by the entry, without
-                    // the lock, cannot get a reference; the MMU may use it until the flush.
+                    // The page is taken while its entry is there. A thread that finds it by the entry,
+                    // without the lock, cannot get a reference; the MMU may use it until the flush.
                     locked.clear(index, 1);
                     self.gather.tables.fetch_ahead(locked.entries, index, 1);
                     gone.anonymous += 1;

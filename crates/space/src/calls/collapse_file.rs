@@ -67,10 +67,10 @@ pub(crate) fn collapse_in_file<P: Platform>(
     }
 }
 
-/// Makes place for one leaf for the aligned block at `start`, which lies in `vma`, a mapping of shared memory:
-/// a table goes that has nothing but pages of the folio. If the call `installs` it the leaf is made, else that
-/// is left to a fault. [`Presence::Partial`] if the file has no such folio for it, or another thread has that
-/// locked.
+/// Makes place for one leaf for the aligned block at `start`, which lies in `vma`, a mapping of shared
+/// memory: a table goes that has nothing but pages of the folio. If the call `installs` it the leaf is made,
+/// else that is left to a fault. [`Presence::Partial`] if the file has no such folio for it, or another
+/// thread has that locked.
 #[inline(never)]
 pub(crate) fn map_collapsed<'s, P: Platform>(
     writer: &mut MmapWriter<'s, P>,

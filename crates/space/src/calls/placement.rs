@@ -102,8 +102,8 @@ fn place_huge<P: Platform>(
     Some(VirtAddr(found.0 + shift))
 }
 
-/// A place for shared memory that may come in folios of `order`: aligned for them, unless the hint is free, or
-/// the mapping has no such folio.
+/// A place for shared memory that may come in folios of `order`: aligned for them, unless the hint is free,
+/// or the mapping has no such folio.
 fn place_shmem<P: Platform>(
     writer: &MmapWriter<'_, P>,
     request: &MapRequest,

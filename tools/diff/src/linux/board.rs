@@ -195,7 +195,8 @@ pub(super) struct Board {
     pub(super) scratch: [AtomicU64; 64],
     /// A page of the file.
     pub(super) page: [AtomicU64; 512],
-    /// Results of operations that made areas, and one more than those that made segments, by number; 0 is none.
+    /// Results of operations that made areas, and one more than those that made segments, by number; 0 is
+    /// none.
     pub(super) areas: [AtomicU64; MOST_OPS],
     pub(super) ops: [RawOp; MOST_OPS],
     pub(super) slots: [Slot; SLOTS as usize],

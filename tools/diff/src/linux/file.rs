@@ -155,6 +155,29 @@ pub(super) fn bring_in(board: &Board) {
     }
 }
 
+/// The sum of a page, with zeros past the end of the file; none where it may not be read.
+pub(super) fn sum_of_page(board: &Board, descriptor: u64, offset: u64) -> Option<u64> {
+    let mut word = 0;
+    while word < 512 {
+        board.page[word].store(0, Relaxed);
+        word += 1;
+    }
+    let page = board.page.as_ptr().addr() as u64;
+    // SAFETY: the kernel writes no more than the board's page.
+    let read = unsafe { syscall(libc::SYS_pread64, [descriptor, page, PAGE, offset, 0, 0]) };
+    if read <= 0 {
+        return None;
+    }
+    let mut sum = Sum::new();
+    let mut at = 0;
+    while at < 512 {
+        let word = |at: usize| board.page[at].load(Relaxed);
+        sum.add([word(at), word(at + 1), word(at + 2), word(at + 3)]);
+        at += 4;
+    }
+    Some(sum.finish())
+}
+
 /// Notes the size of the file and the sums of its pages, with zeros past its end.
 pub(super) fn sum_up(board: &Board, slot: &Slot) {
     // SAFETY: moves the descriptor's position, which nothing uses, to the end.
@@ -162,20 +185,8 @@ pub(super) fn sum_up(board: &Board, slot: &Slot) {
     slot.file_size.store(size, Relaxed);
     let mut count = 0;
     while count < MOST_FILE_PAGES && (count as u64 * PAGE).cast_signed() < size {
-        let mut word = 0;
-        while word < 512 {
-            board.page[word].store(0, Relaxed);
-            word += 1;
-        }
-        transfer(board, libc::SYS_pread64, count as u64 * PAGE, PAGE);
-        let mut sum = Sum::new();
-        let mut at = 0;
-        while at < 512 {
-            let word = |at: usize| board.page[at].load(Relaxed);
-            sum.add([word(at), word(at + 1), word(at + 2), word(at + 3)]);
-            at += 4;
-        }
-        slot.file_sums[count].store(sum.finish(), Relaxed);
+        let Some(sum) = sum_of_page(board, FILE.into(), count as u64 * PAGE) else { break };
+        slot.file_sums[count].store(sum, Relaxed);
         count += 1;
     }
     slot.file_count.store(count as u32, Relaxed);

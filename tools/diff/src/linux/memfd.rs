@@ -6,7 +6,6 @@ use super::raw::{Plain, open_as, plain, syscall};
 use super::texts::query;
 use crate::observation::Memfd;
 use crate::program::names::{F_GET_SEALS, MEMFDS, MFD_HUGETLB, MOST_MADE, MOST_MEMFDS, SEEK_DATA, SEEK_HOLE};
-use crate::sum::Sum;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -138,7 +137,7 @@ fn list_data(board: &Board, slot: &Slot, at: usize) {
         count += 1;
         from = start & !(PAGE - 1);
         while from < end && sums < MOST_MEMFD_PAGES {
-            let Some(sum) = sum_of(board, descriptor, from) else { break };
+            let Some(sum) = file::sum_of_page(board, descriptor, from) else { break };
             raw.sums[sums][0].store(from, Relaxed);
             raw.sums[sums][1].store(sum, Relaxed);
             sums += 1;
@@ -148,29 +147,6 @@ fn list_data(board: &Board, slot: &Slot, at: usize) {
     }
     raw.data_count.store(count as u32, Relaxed);
     raw.sum_count.store(sums as u32, Relaxed);
-}
-
-/// The sum of a page, with zeros past the end of the file; none where it may not be read.
-fn sum_of(board: &Board, descriptor: u64, offset: u64) -> Option<u64> {
-    let mut word = 0;
-    while word < 512 {
-        board.page[word].store(0, Relaxed);
-        word += 1;
-    }
-    let page = board.page.as_ptr().addr() as u64;
-    // SAFETY: the kernel writes no more than the board's page.
-    let read = unsafe { syscall(libc::SYS_pread64, [descriptor, page, PAGE, offset, 0, 0]) };
-    if read <= 0 {
-        return None;
-    }
-    let mut sum = Sum::new();
-    let mut at = 0;
-    while at < 512 {
-        let word = |at: usize| board.page[at].load(Relaxed);
-        sum.add([word(at), word(at + 1), word(at + 2), word(at + 3)]);
-        at += 4;
-    }
-    Some(sum.finish())
 }
 
 /// Reads what was noted.

@@ -197,8 +197,8 @@ impl Oracle {
         &self.start
     }
 
-    /// Whether an operation is made on neither side, since programs cannot have a name space of SysV shared memory
-    /// of their own.
+    /// Whether an operation is made on neither side, since programs cannot have a name space of SysV shared
+    /// memory of their own.
     pub(crate) fn leaves_out_segments(&self, op: &Op) -> bool {
         !self.start.has_ipc && op.call.has(Trait::Ipc)
     }

@@ -102,8 +102,8 @@ pub(crate) mod names {
     pub(crate) use crate::observation::MOST_MEMFDS;
     /// How many memfds a program makes at most.
     pub(crate) const MOST_MADE: u32 = 64;
-    /// The largest segment of SysV shared memory that a program makes, and the smallest size that is refused for
-    /// being too large.
+    /// The largest segment of SysV shared memory that a program makes, and the smallest size that is refused
+    /// for being too large.
     pub(crate) const MOST_SEGMENT_BYTES: u64 = 4 << 20;
     pub(crate) const REFUSED_SEGMENT_BYTES: u64 = 1 << 48;
     /// Places of segments that are compared.

@@ -1,5 +1,5 @@
-//! Which files have ended: inotify tells when an inode has lost its last name, its last descriptor and its last
-//! mapping. A watch keeps none of these.
+//! Which files have ended: inotify tells when an inode has lost its last name, its last descriptor and its
+//! last mapping. A watch keeps none of these.
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use std::mem::MaybeUninit;

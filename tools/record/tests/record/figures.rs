@@ -94,8 +94,8 @@ fn files_in_memory_are_known_as_far_as_they_are_read() {
     assert!(more < unrecorded + off, "{unrecorded} {more} {off}");
 }
 
-/// Linux keeps the pages of a memfd and of a segment until the last descriptor, id or mapping is gone, which no
-/// call tells. The memfd that is kept is there until the program ends.
+/// Linux keeps the pages of a memfd and of a segment until the last descriptor, id or mapping is gone, which
+/// no call tells. The memfd that is kept is there until the program ends.
 #[test]
 fn a_file_in_memory_is_followed_to_its_end() {
     let Some(recorded) = Recording::of("lets_files_in_memory_go") else { return };

@@ -209,8 +209,8 @@ fn shared_memory_comes_in_large_folios_where_the_machine_and_the_mount_say_so() 
     }
 }
 
-/// Linux aligns shared memory for its large folios. Where the replay has other settings that is no difference,
-/// and it lies where it lay.
+/// Linux aligns shared memory for its large folios. Where the replay has other settings that is no
+/// difference, and it lies where it lay.
 #[test]
 fn shared_memory_lies_where_it_was_recorded_under_other_settings() {
     let mut program = Invented::new("places");

@@ -8,8 +8,8 @@ const PAGE_SHIFT: u32 = 12;
 
 /// A mapped file, and what is known of it or changed from here on.
 ///
-/// Of regular files of file systems that keep them elsewhere than in memory; and since version 13 the lengths,
-/// holes and ends of files in memory. Not in files of versions 1 to 11.
+/// Of regular files of file systems that keep them elsewhere than in memory; and since version 13 the
+/// lengths, holes and ends of files in memory. Not in files of versions 1 to 11.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEvent {
     /// The file system's device number, as in the calls and images that map the file.

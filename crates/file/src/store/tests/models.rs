@@ -242,8 +242,8 @@ fn loom_a_look_up_against_a_split() {
     );
 }
 
-/// A hazard of docs/hazards.md, "Collapse and khugepaged": the folios of a block leave it while they are looked
-/// up, and one is used for another page.
+/// A hazard of docs/hazards.md, "Collapse and khugepaged": the folios of a block leave it while they are
+/// looked up, and one is used for another page.
 #[test]
 fn loom_a_look_up_against_a_merge_and_reuse_of_the_frame() {
     model(

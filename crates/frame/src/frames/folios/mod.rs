@@ -174,7 +174,7 @@ impl<'f, P: Platform> FrameFolios<'f, P> {
     fn put_held_folio(self, chain: &mut FrameChain, pfn: Pfn, order: Order) -> Result<bool, FreeError> {
         // While others hold it, one of them may be splitting it, and keeps counts in its inner frames: those
         // are checked only when this is the last reference.
-        if self.frames.known(pfn).refs() > 1 && !self.frames.known(pfn).put(1) {
+        if self.frames.known(pfn).put_unless_last() {
             return Ok(false);
         }
         match self.frames.gather(chain, pfn, order) {

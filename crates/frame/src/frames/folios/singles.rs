@@ -43,17 +43,17 @@ impl Default for SinglePages {
 }
 
 impl<P: Platform> FrameFolios<'_, P> {
-    /// Counts one more mapping of the page at `pfn`, which an entry of the caller maps, in a locked table. False
-    /// if it is no single page of private memory, is pinned, has too many mappings, or may be mapped by name:
-    /// nothing has changed then.
+    /// Counts one more mapping of the page at `pfn`, which an entry of the caller maps, in a locked table.
+    /// False if it is no single page of private memory, is pinned, has too many mappings, or may be mapped by
+    /// name: nothing has changed then.
     #[inline]
     pub fn share_single(self, pfn: Pfn) -> bool {
         self.frames.map.known(pfn).share_single(PIN, MAX_MAPS)
     }
 
     /// A mapping of the page at `pfn` is gone, and no TLB has it. If it was the only one of a single page of
-    /// private memory that is on no list, and nothing else knows the page, it enters `pages`. The count of one
-    /// that others map falls. [`SingleUnmapped::Other`] also if there is no room.
+    /// private memory that is on no list, and nothing else knows the page, it enters `pages`. The count of
+    /// one that others map falls. [`SingleUnmapped::Other`] also if there is no room.
     #[inline]
     pub fn unmap_single(self, pages: &mut SinglePages, pfn: Pfn) -> SingleUnmapped {
         self.push_single(pages, pfn, unmap_single)
@@ -81,8 +81,8 @@ impl<P: Platform> FrameFolios<'_, P> {
         unmapped.unwrap_or(SingleUnmapped::Other)
     }
 
-    /// As [`unmap_single`](Self::unmap_single) where TLBs may have the mapping still: the page enters a chain,
-    /// which is freed after the flush. One that others map keeps its count.
+    /// As [`unmap_single`](Self::unmap_single) where TLBs may have the mapping still: the page enters a
+    /// chain, which is freed after the flush. One that others map keeps its count.
     #[inline]
     pub fn gather_single(self, chain: &mut FrameChain, pfn: Pfn) -> SingleUnmapped {
         self.gather_single_by(chain, pfn, false)

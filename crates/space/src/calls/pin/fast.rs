@@ -10,8 +10,8 @@
 //! - *The folio* is the one that the frame lay in: it was not split, nor freed and reused, before it was
 //!   pinned.
 //! - *Shared memory*: the entry allows writes. As in Linux no file needs to know of a pin of it; files that
-//!   are written back are left to the slow path, which holds them open. Who truncates, splits or pages a folio
-//!   out, or seals it, unmaps it and then finds the pin, or the pin finds the entry changed.
+//!   are written back are left to the slow path, which holds them open. Who truncates, splits or pages a
+//!   folio out, or seals it, unmaps it and then finds the pin, or the pin finds the entry changed.
 //! - *No fork* is under way or was since the first look. A fork looks for pins before it shares a page; with
 //!   a barrier between its note and that look, and one between the pin and the look for the note, one of the
 //!   two sees the other (Linux has `write_protect_seq` for this).
