@@ -147,7 +147,11 @@ fn loom_the_last_of_two_mappings_takes_the_page() {
             let frame = Arc::clone(&frame);
             thread::spawn(move || unmap(&frame))
         };
-        let mut unmapped = [unmap(&frame), other.join().unwrap()];
+        let one = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || unmap(&frame))
+        };
+        let mut unmapped = [one.join().unwrap(), other.join().unwrap()];
         unmapped.sort_by_key(|unmapped| unmapped.is_taken());
         assert_eq!(unmapped, [SingleUnmapped::Mapped, SingleUnmapped::Taken]);
         assert_eq!((frame.kind(), frame.map_count().load(Ordering::Relaxed)), (Kind::Gathered, 0));
@@ -172,8 +176,12 @@ fn loom_a_page_that_is_mapped_by_name_is_not_taken() {
                 found
             })
         };
-        let taken = frame.take_single(false);
-        assert_eq!(taken.is_taken(), !mapper.join().unwrap(), "{taken:?}");
+        let taker = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || frame.take_single(false))
+        };
+        let (is_mapped, taken) = (mapper.join().unwrap(), taker.join().unwrap());
+        assert_eq!(taken.is_taken(), !is_mapped, "{taken:?}");
     });
 }
 
@@ -186,8 +194,11 @@ fn loom_a_page_is_shared_and_unmapped_at_once() {
             let frame = Arc::clone(&frame);
             thread::spawn(move || unmap_single(&frame))
         };
-        let is_shared = frame.share_single(1024, 1 << 31);
-        let unmapped = other.join().unwrap();
+        let sharer = {
+            let frame = Arc::clone(&frame);
+            thread::spawn(move || frame.share_single(1024, 1 << 31))
+        };
+        let (unmapped, is_shared) = (other.join().unwrap(), sharer.join().unwrap());
         assert!(is_shared);
         let maps = frame.map_count().load(Ordering::Relaxed);
         assert_eq!(maps, if unmapped == SingleUnmapped::Mapped { 2 } else { 3 }, "{unmapped:?}");
