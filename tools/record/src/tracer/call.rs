@@ -28,6 +28,10 @@ impl Tracer<'_> {
         }
         let class = calls::classify(number, &args);
         let before_program = !self.begun && class != Class::Exec;
+        if class == Class::Memory {
+            // What has ended before a call has ended before it in the recording.
+            self.note_ended_files(now());
+        }
         let Some(task) = self.tasks.get_mut(&tid) else { return };
         let entry = Entry::new(number, args);
         let space = task.space;

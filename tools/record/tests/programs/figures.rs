@@ -116,8 +116,6 @@ pub(crate) fn lets_files_in_memory_go() {
         libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut());
         libc::shmdt(at);
     }
-    // The recorder looks at each tick.
-    std::thread::sleep(std::time::Duration::from_millis(60));
     map(PAGE, READ_WRITE, PRIVATE);
     drop(kept);
 }
