@@ -18,6 +18,7 @@
 //! - `platform`: the interface to hardware: everything that touches a machine goes through [`Platform`], and
 //!   nothing else does.
 //! - `prefetch`: prefetching cache lines.
+//! - `zeros`: whether memory is zeros.
 //! - `part_of`: types that are one duty of a larger whole.
 
 #![no_std]
@@ -37,6 +38,7 @@ pub mod pfn;
 pub mod platform;
 pub mod prefetch;
 pub mod ram_claim;
+mod zeros;
 
 pub use access::Access;
 pub use addr::{PAGE_SHIFT, PAGE_SIZE, PhysAddr, VirtAddr, VirtRange};
@@ -48,3 +50,4 @@ pub use pfn::{Pfn, PfnRange};
 pub use platform::{Asid, CachedTranslation, Execution, LockClass, Pin, Platform, TlbFlush};
 pub use prefetch::prefetch;
 pub use ram_claim::RamClaim;
+pub use zeros::{ZEROS_BLOCK, are_zeros};
