@@ -161,6 +161,23 @@ pub(crate) fn pin(cpus: &Cpus) -> CpuId {
 /// When there was none.
 #[inline]
 pub(crate) fn unpin(cpus: &Cpus) {
+    let top = TOP.with(Cell::get);
+    if top.machine == cpus.machine && !top.borrowed {
+        // SAFETY: as in `owner`.
+        let owner = unsafe { Owner::assume(&*top.cpu) };
+        if owner.is_pinned() {
+            owner.unpin();
+            return;
+        }
+    }
+    unpin_any(cpus);
+}
+
+/// The same on a borrowed CPU, or below one of another machine. As a part of its callers it would cost each pin
+/// the registers that it saves.
+#[cold]
+#[inline(never)]
+fn unpin_any(cpus: &Cpus) {
     let Some(owner) = owner(cpus) else {
         panic!("a pin is dropped by a thread that is on no CPU of its machine");
     };
