@@ -20,12 +20,10 @@ use crate::step::Step;
 use crate::vm_fault::VmFault;
 use core::ops::Range;
 use core::ptr::NonNull;
-use quire_arch::{
-    Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform, VirtAddr,
-};
+use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform};
 use quire_file::{
     CachedFile, CachedPages, IndexRange, LargeOrders, LockedFolio, Lookup, NewFolioOrders, OpenFile,
-    PageIndex, ShmemState,
+    PageIndex, ShmemState, SwappedPage,
 };
 use quire_frame::{AllocError, AllocRequest, FrameChain, Kind};
 use quire_pagetable::{LockedTable, Residency, Tables, page_of};
@@ -71,7 +69,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
                 self.map_neighbours((table, index));
                 Err(FaultError::PastEnd.into())
             }
-            Lookup::Nothing if file.is_shmem() => self.resolve_shmem((table, index), page, copy),
+            Lookup::Swapped(swapped) => self.resolve_swapped((table, index), swapped, copy),
             Lookup::Nothing | Lookup::Busy => {
                 self.map_neighbours((table, index));
                 Err(self.needs(page))
@@ -80,7 +78,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
                 Err(self.needs(page))
             }
             Lookup::Folio(folio) => {
-                self.install_found((table, index), (&folio, page), copy, self.maps_around())
+                let found = self.install_found((table, index), (&folio, page), copy, self.maps_around());
+                folio.unlock_cached();
+                found
             }
         };
         if let (Some(copy), Ok(Step::LookAgain) | Err(_)) = (copy, installed) {
@@ -89,23 +89,27 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         installed
     }
 
-    /// The same for a page of shared memory that is not cached.
-    fn resolve_shmem(
+    /// The same for a page of shared memory that is on a swap device.
+    fn resolve_swapped(
         &self,
         (table, index): (Pfn, usize),
-        page: PageIndex,
+        swapped: SwappedPage,
         copy: Option<Pfn>,
     ) -> Result<Step, Refusal> {
-        let came = self.bring_back(page);
-        if let Ok(Some(folio)) = came {
+        match self.bring_back(swapped) {
             // Only now, as it is locked.
-            if self.file.ends_before(page) {
-                return Err(FaultError::PastEnd.into());
+            Ok(_) if self.file.ends_before(swapped.index) => Err(FaultError::PastEnd.into()),
+            Ok(folio) => {
+                let found = (&*folio, swapped.index);
+                let installed = self.install_found((table, index), found, copy, self.maps_around());
+                folio.unlock_cached();
+                installed
             }
-            return self.install_found((table, index), (&folio, page), copy, self.maps_around());
+            Err(refusal) => {
+                self.map_neighbours((table, index));
+                Err(refusal)
+            }
         }
-        self.map_neighbours((table, index));
-        Err(came.err().unwrap_or_else(|| self.needs(page)))
     }
 
     /// As [`resolve`](Self::resolve) for a fault for reading that maps nothing around the folio of the page.
@@ -185,7 +189,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             unsafe { tables.memory().platform().copy_user(folio.frame_of(page), copy, Order::ZERO) };
         }
         let locked = tables.lock(pin, table, Level::PTE);
-        if locked.is_dead() || locked.get(index) != Entry::None {
+        if locked.is_dead() || locked.entries[index].load(Ordering::Relaxed) != 0 {
             return Ok(Step::LookAgain);
         }
         if fault.space.is_killed() {
@@ -244,9 +248,11 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         (page, index): (PageIndex, usize),
         window: Range<usize>,
     ) -> Range<usize> {
+        if folio.order() == Order::ZERO {
+            return index..index + usize::from(!self.file.ends_before(page));
+        }
         let pages = folio.range();
-        if folio.order() > Order::ZERO
-            && self.file.goes_past(pages)
+        if self.file.goes_past(pages)
             && let Some(whole) = self.whole_run(folio, (page, index))
         {
             return whole;
@@ -296,8 +302,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         used: LeafFlags,
     ) -> Result<(), Refusal> {
         let Self { tables, fault, .. } = *self;
+        let entries = &locked.entries[run.clone()];
         let is_none = |entry: &&AtomicU64| entry.load(Ordering::Relaxed) == 0;
-        let pages = locked.entries[run.clone()].iter().filter(is_none).count() as u32;
+        let pages = entries.iter().filter(is_none).count() as u32;
         if pages == 0 {
             return Ok(());
         }
@@ -321,13 +328,12 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             }
         }
         tables.space().residency.pages_mapped(Residency::of(folio.frame().kind(), u64::from(pages)));
-        let pfn = folio.frame_of(page);
-        for entry in run {
-            if locked.entries[entry].load(Ordering::Relaxed) == 0 {
-                let pfn = Pfn(pfn.0 + entry as u64 - index as u64);
-                locked.install(entry, Entry::Leaf(Leaf { pfn, flags }));
-            }
+        let first = Pfn(folio.frame_of(page).0 - (index - run.start) as u64);
+        let raw = P::Paging::encode(Entry::Leaf(Leaf { pfn: first, flags }), Level::PTE);
+        for (entry, nth) in entries.iter().zip(0..).filter(|(entry, _)| is_none(entry)) {
+            LockedTable::<P>::put_raw(entry, P::Paging::frames_on(raw, nth));
         }
+        locked.count_installed(pages as usize);
         Ok(())
     }
 
@@ -356,31 +362,19 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     /// is unlocked.
     fn map_around(&self, locked: &LockedTable<'_, P>, index: usize) -> FrameChain {
         let mut freed = FrameChain::new();
-        let Self { tables, fault, file, .. } = *self;
-        let has_large = file.largest_order() > Order::ZERO;
+        let Self { tables, pin, fault, file } = *self;
         let window = self.window(index);
+        // Most neighbours are mapped already. The lock is held, so entries change here only.
+        let empty = |bits: u32, entry: &AtomicU64| bits << 1 | u32::from(entry.load(Ordering::Relaxed) == 0);
+        let empty = locked.entries[window.clone()].iter().rev().fold(0, empty);
         let first = fault.vma.page_offset_at(fault.addr).wrapping_sub((index - window.start) as u64);
-        let pages = IndexRange::new(first, first.saturating_add(window.len() as u64));
-        let mut left = CachedPages::of(file).among(tables.memory().frames(), pages);
+        let Some(first) = PageIndex::new(first).filter(|_| empty != 0) else { return freed };
+        let mut left = CachedPages::of(file).among(pin, tables.memory().frames(), first, empty);
         while left != 0 {
-            let at = window.start + left.trailing_zeros() as usize;
+            let nth = left.trailing_zeros() as usize;
+            let at = window.start + nth;
             left &= left - 1;
-            // Most neighbours are mapped already.
-            if !has_large && locked.entries[at].load(Ordering::Relaxed) != 0 {
-                continue;
-            }
-            let addr = VirtAddr(fault.addr.page_start().0 - index as u64 * PAGE_SIZE + at as u64 * PAGE_SIZE);
-            let Some(page) = PageIndex::new(fault.vma.page_offset_at(addr)) else { break };
-            // Readers without the lock see entries come, so this is not the whole truth for them; the lock is
-            // held here. Of a large folio, other entries may be empty.
-            let is_mapped = match locked.get(at) {
-                Entry::None => false,
-                Entry::Leaf(leaf) if has_large => self.is_cached_page(leaf),
-                _ => !has_large,
-            };
-            if is_mapped {
-                continue;
-            }
+            let Some(page) = PageIndex::new(first.get() + nth as u64) else { break };
             if let Some(folio) = file.find_for_table(tables.memory().memcgs(), page, &mut freed) {
                 let run = self.run_around(&folio, (page, at), window.clone());
                 let behind = u32::try_from(run.end.saturating_sub(window.start)).unwrap_or(u32::BITS);
@@ -393,11 +387,6 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             }
         }
         freed
-    }
-
-    /// Whether a leaf of a locked table maps a folio of one page of the file's cache.
-    fn is_cached_page(&self, leaf: Leaf) -> bool {
-        self.tables.maps_cached(leaf) && !self.tables.memory().frames().folio(leaf.pfn).is_large()
     }
 
     /// Allows writes through `leaf`, entry `index` of the locked table, to a page of a shared file, if its

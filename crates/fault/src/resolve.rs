@@ -174,14 +174,26 @@ impl<P: Platform> Resolver<'_, '_, P> {
 
     /// Makes the access possible through entry `index` of `table`, which was `seen`.
     fn resolve_entry(&self, (table, index): (Pfn, usize), seen: u64) -> Result<Step, Refusal> {
+        let entry = P::Paging::decode(seen, Level::PTE);
+        match entry {
+            Entry::Swap(swap)
+                if self.fault.swap_zeros_in(&self.tables, self.pin, (table, index), (seen, swap)) =>
+            {
+                Ok(Step::Done)
+            }
+            _ => self.resolve_live((table, index), entry),
+        }
+    }
+
+    /// The same for what was no page of zeros.
+    // A frame of its own, which those do not need.
+    #[inline(never)]
+    fn resolve_live(&self, (table, index): (Pfn, usize), seen: Entry) -> Result<Step, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let entries = tables.entries(table);
         let mut spare = Spare::new(self);
-        let mut zeros = None;
-        match P::Paging::decode(seen, Level::PTE) {
-            Entry::Swap(swap) => zeros = fault.zeros_for(tables.memory(), pin, swap),
-            entry if fault.needs_folio(entry) => spare.fill(entries, index)?,
-            _ => {}
+        if fault.needs_folio(seen) {
+            spare.fill(entries, index)?;
         }
         loop {
             let locked = tables.lock(pin, table, Level::PTE);
@@ -204,13 +216,6 @@ impl<P: Platform> Resolver<'_, '_, P> {
             return match entry {
                 Entry::Leaf(leaf) => {
                     self.upgrade(&locked, index, leaf, &mut spare)?;
-                    Ok(Step::Done)
-                }
-                Entry::Swap(swap)
-                    if zeros
-                        .as_mut()
-                        .is_some_and(|zeros| fault.map_zeros(&tables, &locked, (index, swap), zeros)) =>
-                {
                     Ok(Step::Done)
                 }
                 Entry::Swap(swap) => {

@@ -420,6 +420,7 @@ impl<P: Platform> CachedFile<P> {
 }
 
 /// Counts `pages` for the memcg of a locked folio.
+#[inline]
 fn add_stat<P: Platform>(memcgs: &Memcgs<P>, head: Pfn, stat: MemcgStat, pages: i64) {
     let memcg = MemcgId::from_bits(memcgs.frames().known(head).as_folio().memcg());
     if !memcg.is_root() {

@@ -97,11 +97,18 @@ impl ResidencyCounts {
     /// Adds pages.
     #[inline]
     pub fn pages_mapped(&self, pages: Residency) {
-        self.anonymous.fetch_add(pages.anonymous, Ordering::Relaxed);
-        self.file.fetch_add(pages.file, Ordering::Relaxed);
-        if pages.shmem != 0 {
-            self.shmem.fetch_add(pages.shmem, Ordering::Relaxed);
+        for (count, pages) in self.of_kinds(pages) {
+            // Most are of one kind.
+            if pages != 0 {
+                count.fetch_add(pages, Ordering::Relaxed);
+            }
         }
+    }
+
+    /// The count of each kind, and these pages of it.
+    #[inline]
+    fn of_kinds(&self, pages: Residency) -> [(&AtomicU64, u64); 3] {
+        [(&self.anonymous, pages.anonymous), (&self.file, pages.file), (&self.shmem, pages.shmem)]
     }
 
     /// Subtracts pages.
@@ -109,10 +116,10 @@ impl ResidencyCounts {
     pub fn pages_unmapped(&self, pages: Residency) {
         // The peak is updated when the number is about to fall, not at each fault.
         raise(&self.peak_resident, self.resident());
-        self.anonymous.fetch_sub(pages.anonymous, Ordering::Relaxed);
-        self.file.fetch_sub(pages.file, Ordering::Relaxed);
-        if pages.shmem != 0 {
-            self.shmem.fetch_sub(pages.shmem, Ordering::Relaxed);
+        for (count, pages) in self.of_kinds(pages) {
+            if pages != 0 {
+                count.fetch_sub(pages, Ordering::Relaxed);
+            }
         }
     }
 

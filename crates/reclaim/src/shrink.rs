@@ -383,34 +383,29 @@ fn write_and_free<P: Platform>(spaces: &Spaces<P>, folio: Ready<'_, P>, chain: &
         }
         return pages;
     }
-    if frame.word().flags().contains(FrameFlags::DIRTY) {
-        let fate = match spaces.swap().io().write_folio(head) {
-            IoState::Done(Ok(())) => None,
-            IoState::Begun => {
-                free_when_written(frame);
-                Some(Fate::Write)
-            }
-            // It stays in memory, and is written again when its turn comes.
-            IoState::Done(Err(_)) => Some(Fate::Activate),
-        };
-        if let Some(fate) = fate {
-            drop(guard);
-            leave_if_unnamed(spaces, head);
-            put_back(spaces, head, &fate);
-            return 0;
-        }
-    }
-    let memcg = MemcgId::from_bits(frame.as_folio().memcg());
-    let node = frame.zone().node();
+    let (mut memcg, node) = (MemcgId::ROOT, frame.zone().node());
+    let shadow = || {
+        memcg = MemcgId::from_bits(frame.as_folio().memcg());
+        shadow(spaces, head, (memcg, node))
+    };
     // The cache's reference and that of the isolation.
-    if !spaces.swap().cache().evict(head, 2, Some(shadow(spaces, head, (memcg, node)))) {
-        drop(guard);
+    let fate = match spaces.swap().io().page_out(head, 2, shadow) {
+        Ok(true) => None,
+        Ok(false) => Some(Fate::Keep),
+        Err(IoState::Begun) => {
+            free_when_written(frame);
+            Some(Fate::Write)
+        }
+        // It stays in memory, and is written again when its turn comes.
+        Err(IoState::Done(_)) => Some(Fate::Activate),
+    };
+    drop(guard);
+    if let Some(fate) = fate {
         // The thread that dropped its last slot meanwhile found it locked.
         leave_if_unnamed(spaces, head);
-        put_back(spaces, head, &Fate::Keep);
+        put_back(spaces, head, &fate);
         return 0;
     }
-    drop(guard);
     spaces.memcgs().folios().advance(memcg, node, pages);
     spaces.memcgs().folios().free_frozen(head, chain);
     pages

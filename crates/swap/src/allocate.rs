@@ -159,7 +159,8 @@ impl<P: Platform> SlotAllocator<'_, P> {
             let turn =
                 if equals > 1 { self.devices.turn.fetch_add(1, Ordering::Relaxed) as usize } else { 0 };
             for nth in 0..equals {
-                let Some(device) = ranked(first + (turn + nth) % equals) else { continue };
+                let device = if equals > 1 { ranked(first + (turn + nth) % equals) } else { Some(leader) };
+                let Some(device) = device else { continue };
                 match self.allocate_on(&pin, device, wanted) {
                     Ok(slot) => return Ok(slot),
                     Err(NoSlots::Full) => {}

@@ -266,8 +266,13 @@ impl State {
     }
 
     /// Whether slots from `first` on, up to `end`, share words with others.
+    #[inline]
     pub(crate) fn cuts(&self, first: u32, end: u32) -> bool {
-        let (head, tail) = (self.unit(first), self.unit(end - 1));
+        let head = self.unit(first);
+        if end - first == 1 {
+            return head.pages > 1;
+        }
+        let tail = self.unit(end - 1);
         head.first < first || tail.first + tail.pages > end
     }
 

@@ -2,7 +2,7 @@
 
 use crate::cluster::CLUSTER_SLOTS;
 use crate::devices::SwapDevices;
-use crate::held::{Held, with_cluster};
+use crate::held::{Held, look_at, with_cluster};
 use crate::slot::SlotId;
 use crate::word::Tag;
 use quire_arch::Platform;
@@ -39,10 +39,7 @@ impl<P: Platform> SlotCounts<'_, P> {
     /// them before.
     pub fn add_counts(self, slot: SlotId, pages: u32) -> bool {
         let mut unnamed = true;
-        self.each_cluster(slot, pages, |held, first, end| {
-            unnamed &= held.guard.all_unnamed(first, end);
-            held.name(first, end);
-        });
+        self.each_cluster(slot, pages, |held, first, end| unnamed &= held.name(first, end));
         unnamed
     }
 
@@ -56,8 +53,8 @@ impl<P: Platform> SlotCounts<'_, P> {
     /// How many entries name the slot. If slots could not be counted separately for lack of memory, the
     /// result is 1 as long as something names any of them.
     pub fn count(self, slot: SlotId) -> u32 {
-        let count = with_cluster(self.devices, slot, |held, at| {
-            if held.guard.torn { u32::from(held.guard.sum > 0) } else { held.guard.word_of(at).count() }
+        let count = look_at(self.devices, &self.devices.platform().pin(), slot, |state, at| {
+            if state.torn { u32::from(state.sum > 0) } else { state.word_of(at).count() }
         });
         count.unwrap_or(0)
     }
@@ -65,8 +62,8 @@ impl<P: Platform> SlotCounts<'_, P> {
     /// Whether the caller's entry alone names the slot. If slots could not be counted separately for lack of
     /// memory, this is known only if nothing else names any of them.
     pub fn is_named_once(self, slot: SlotId) -> bool {
-        let once = with_cluster(self.devices, slot, |held, at| {
-            let names = if held.guard.torn { held.guard.sum } else { held.guard.word_of(at).count() };
+        let once = look_at(self.devices, &self.devices.platform().pin(), slot, |state, at| {
+            let names = if state.torn { state.sum } else { state.word_of(at).count() };
             names == 1
         });
         once.unwrap_or(false)
@@ -74,8 +71,10 @@ impl<P: Platform> SlotCounts<'_, P> {
 
     /// Whether the cache has the page of the slot: a snapshot.
     pub fn is_cached(self, slot: SlotId) -> bool {
-        with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).tag() == Tag::Folio)
-            .unwrap_or(false)
+        look_at(self.devices, &self.devices.platform().pin(), slot, |state, at| {
+            state.word_of(at).tag() == Tag::Folio
+        })
+        .unwrap_or(false)
     }
 
     /// Whether the cache has the page of the slot and it has been read: a snapshot.

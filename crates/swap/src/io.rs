@@ -11,7 +11,8 @@ use crate::cache::SwapCache;
 use crate::counts::SlotCounts;
 use crate::device::{DeviceError, DeviceFlags, Direction, PageIo, Submitted, SwapDevice, keep_for_ever};
 use crate::devices::{Device, SwapDevices};
-use crate::held::with_cluster;
+use crate::held::look_at;
+use crate::shadow::Shadow;
 use crate::slot::SlotId;
 use core::ptr;
 use core::sync::atomic::AtomicU64;
@@ -43,20 +44,63 @@ impl<P: Platform> SwapIo<'_, P> {
     /// only marked. It is clean from then on, unless the write fails: then it is dirty again. The caller
     /// holds the folio lock; may sleep.
     pub fn write_folio(self, head: Pfn) -> IoState {
+        let zero = self.clean_is_zero(head);
+        self.write_cleaned(head, zero)
+    }
+
+    /// Writes a folio of the cache if it is dirty, as [`write_folio`](Self::write_folio) does, and
+    /// [evicts](SwapCache::evict) it with the `shadow` that it has then. `Ok` says whether it was evicted;
+    /// the error how far a write has come that is not complete, or failed. The caller holds the folio lock;
+    /// may sleep.
+    pub fn page_out(
+        self,
+        head: Pfn,
+        expected_refs: u32,
+        shadow: impl FnOnce() -> Shadow,
+    ) -> Result<bool, IoState> {
+        let cache = SwapCache::new(self.devices);
+        if self.devices.frames().known(head).word().flags().contains(FrameFlags::DIRTY) {
+            if self.clean_is_zero(head) {
+                let pin = self.devices.platform().pin();
+                // It is in the cache until then, with its memcg.
+                self.count_pages_on(&pin, head, (VmEvent::SwpoutZero, MemcgStat::SwpoutZero));
+                let evicted = cache.evict_zeros(&pin, head, expected_refs, shadow());
+                return evicted.ok_or_else(|| self.not_cached(head, Direction::Write));
+            }
+            match self.write_cleaned(head, false) {
+                IoState::Done(Ok(())) => {}
+                other => return Err(other),
+            }
+        }
+        Ok(cache.evict(head, expected_refs, Some(shadow())))
+    }
+
+    /// Makes a folio clean, and returns whether it is zeros that need not be written.
+    fn clean_is_zero(self, head: Pfn) -> bool {
         let frame = self.devices.frames().known(head);
         // Before the contents are read: a later write to them makes the folio dirty again.
         frame.clear_flags(FrameFlags::DIRTY);
-        let zero = self.devices.technique().knows_zeros()
-            && self.devices.frames().is_zero(head, frame.word().order());
-        if self.note_zero(head, zero).is_none() {
-            debug_assert!(false, "{head:?} is not in the cache");
-            return self.failed(head, Direction::Write, DeviceError::OutOfRange);
+        self.devices.technique().knows_zeros() && self.devices.frames().is_zero(head, frame.word().order())
+    }
+
+    /// Writes a folio that was just made clean, or marks it as zeros.
+    fn write_cleaned(self, head: Pfn, zero: bool) -> IoState {
+        let noted = SwapCache::new(self.devices)
+            .with_folio(head, |held, first, end| held.note_zero(first, end, zero));
+        if noted.is_none() {
+            return self.not_cached(head, Direction::Write);
         }
         if zero {
             self.count_pages(head, VmEvent::SwpoutZero, MemcgStat::SwpoutZero);
             return IoState::Done(Ok(()));
         }
         self.submit(head, Direction::Write, FrameFlags::empty())
+    }
+
+    #[cold]
+    fn not_cached(self, head: Pfn, direction: Direction) -> IoState {
+        debug_assert!(false, "{head:?} is not in the cache");
+        self.failed(head, direction, DeviceError::OutOfRange)
     }
 
     /// Prefetches what [`write_folio`](Self::write_folio) will read first, while there is other work.
@@ -80,10 +124,7 @@ impl<P: Platform> SwapIo<'_, P> {
             .with_folio(head, |held, first, _| held.guard.word_of(first).is_zero())
         {
             Some(zero) => self.read_inserted(head, zero),
-            None => {
-                debug_assert!(false, "{head:?} is not in the cache");
-                self.failed(head, Direction::Read, DeviceError::OutOfRange)
-            }
+            None => self.not_cached(head, Direction::Read),
         }
     }
 
@@ -159,11 +200,15 @@ impl<P: Platform> SwapIo<'_, P> {
 
     /// Counts the pages of a folio, for the machine and for their memcg.
     pub fn count_pages(self, head: Pfn, event: VmEvent, stat: MemcgStat) {
-        let (pin, frame) = (self.devices.platform().pin(), self.devices.frames().known(head));
+        self.count_pages_on(&self.devices.platform().pin(), head, (event, stat));
+    }
+
+    fn count_pages_on(self, pin: &Pin<'_, P>, head: Pfn, what: (VmEvent, MemcgStat)) {
+        let frame = self.devices.frames().known(head);
         // The memcg may be removed, and the folio be another one's at once.
-        let _section = self.devices.frames().epoch().enter(&pin);
+        let _section = self.devices.frames().epoch().enter(pin);
         let (pages, memcg) = (frame.word().order().pages(), frame.as_folio().memcg());
-        self.count_some(&pin, MemcgId::from_bits(memcg), pages, (event, stat));
+        self.count_some(pin, MemcgId::from_bits(memcg), pages, what);
     }
 
     /// Counts `pages` for the machine and for their memcg.
@@ -212,23 +257,6 @@ impl<P: Platform> SwapIo<'_, P> {
         }
     }
 
-    /// Notes for all slots of a folio whether its pages are zeros. None if it is not in the cache.
-    fn note_zero(self, head: Pfn, zero: bool) -> Option<()> {
-        SwapCache::new(self.devices).with_folio(head, |held, first, end| {
-            held.each(first, end, |held, unit| {
-                if unit.word.is_zero() == zero {
-                    return;
-                }
-                held.guard.store(unit, unit.word.with_zero(zero));
-                if zero && held.device.flags.contains(DeviceFlags::NOTES_FREED) {
-                    // Whatever it has from an earlier write.
-                    let slot = held.slot(unit.first).number();
-                    held.device.backing().freed(held.devices.device_memory(), slot, u64::from(unit.pages));
-                }
-            });
-        })
-    }
-
     /// Reads the page of a slot into a frame that is not in the cache; see
     /// [`try_begin_bypass`](SwapCache::try_begin_bypass). May sleep.
     ///
@@ -242,7 +270,9 @@ impl<P: Platform> SwapIo<'_, P> {
     /// other thread reads or writes its contents. On an error the frame may be the device's for ever: then it
     /// has one reference more.
     pub unsafe fn read_past_cache(self, slot: SlotId, pfn: Pfn) -> Result<(), DeviceError> {
-        let zero = with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).is_zero());
+        let zero = look_at(self.devices, &self.devices.platform().pin(), slot, |state, at| {
+            state.word_of(at).is_zero()
+        });
         if zero.ok_or(DeviceError::OutOfRange)? {
             self.count_pages(pfn, VmEvent::SwpinZero, MemcgStat::SwpinZero);
             // SAFETY: the caller's promise.

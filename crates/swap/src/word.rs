@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0..2 | [`Tag`] |
 //! | 2 | *whole*: the word speaks for all slots of its block |
-//! | 3 | *zero*: the page is all zeros and the device never saw it |
+//! | 3 | *zero*: the device has nothing of the page; one that is out is all zeros |
 //! | 4 | *busy*: another thread reads the page past the cache |
 //! | 5..28 | how many page-table entries name the slot (each slot, of a whole word) |
 //! | 28..64 | payload: the frame, the shadow, or the memcg |

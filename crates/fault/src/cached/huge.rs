@@ -52,7 +52,7 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
         let Self { tables, file, .. } = *self;
         match file.find(tables.memory().memcgs(), page) {
             Lookup::PastEnd => Err(FaultError::PastEnd.into()),
-            Lookup::Nothing | Lookup::Busy => Err(self.needs(page)),
+            Lookup::Nothing | Lookup::Swapped(_) | Lookup::Busy => Err(self.needs(page)),
             Lookup::Folio(folio) if self.dirties() && !file.may_be_written(folio.frame().word().flags()) => {
                 Err(self.needs(page))
             }

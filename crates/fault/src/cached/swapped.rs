@@ -5,9 +5,9 @@ use crate::error::{Refusal, Swapped};
 use crate::swap_in::SwapIn;
 use core::ops::Deref;
 use quire_arch::{Order, Platform};
-use quire_file::{KeptFolio, Lent, LockedFolio, PageIndex, SwappedPage, SwappedPages};
-use quire_frame::{AllocRequest, Kind, OwnerWord, VmEvent};
-use quire_memcg::{MemcgId, MemcgStat};
+use quire_file::{KeptFolio, Lent, LockedFolio, SwappedPage, SwappedPages};
+use quire_frame::{AllocRequest, Kind, OwnerWord};
+use quire_memcg::MemcgId;
 
 /// A locked folio that came back.
 pub(super) enum CameBack<'s, P: Platform> {
@@ -15,6 +15,15 @@ pub(super) enum CameBack<'s, P: Platform> {
     Lent(Lent<'s, P>),
     /// It was zeros, or is a copy.
     Own(LockedFolio<'s, P>),
+}
+
+impl<P: Platform> CameBack<'_, P> {
+    /// Unlocks it, if the fault is not to. It is in the cache of its file.
+    pub(super) fn unlock_cached(self) {
+        if let Self::Own(folio) = self {
+            folio.unlock_cached();
+        }
+    }
 }
 
 impl<'s, P: Platform> Deref for CameBack<'s, P> {
@@ -29,29 +38,25 @@ impl<'s, P: Platform> Deref for CameBack<'s, P> {
 }
 
 impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
-    /// Brings page `index` back that is swapped out: as the fault has swapped it in before, or as zeros.
-    /// `None` if it is not out. The caller looks at the size of the file after this.
+    /// Brings `page` back that is swapped out: as the fault has swapped it in before, or as zeros. The caller
+    /// looks at the size of the file after this.
     ///
     /// # Errors
     ///
     /// It is to be swapped in first, or memory is short.
-    #[cold]
-    pub(super) fn bring_back(&self, index: PageIndex) -> Result<Option<CameBack<'a, P>>, Refusal> {
+    pub(super) fn bring_back(&self, page: SwappedPage) -> Result<CameBack<'a, P>, Refusal> {
         let Self { tables, fault, file, .. } = *self;
-        let Some(page) = SwappedPages::of(file).find(tables.memory().frames(), index) else {
-            return Ok(None);
-        };
         if let Some(came) = fault.swapped {
             if let Some(folio) = came.give_to(file, page)? {
-                return Ok(Some(CameBack::Lent(folio)));
+                return Ok(CameBack::Lent(folio));
             }
             let swap_in = SwapIn::new(tables.memory(), &fault.space.tables.membership);
             if let Some(folio) = swap_in.give_copy(came, file, page)? {
-                return Ok(Some(CameBack::Own(folio)));
+                return Ok(CameBack::Own(folio));
             }
         }
         match self.zeros(page) {
-            Some(folio) => Ok(Some(CameBack::Own(folio))),
+            Some(folio) => Ok(CameBack::Own(folio)),
             None => Err(Refusal::Swapped(Swapped::of_shmem(page))),
         }
     }
@@ -63,7 +68,7 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
         if page.order > Order::ZERO || fault.swapped.is_some() || fault.space.is_killed() {
             return None;
         }
-        let seen = MemcgId::from_bits(memory.swap().cache().zeros(page.slot)?);
+        let seen = MemcgId::from_bits(memory.swap().cache().zeros(pin, page.slot)?);
         let head = memory.frames().allocate(pin, AllocRequest::anonymous().kind(Kind::Shmem)).ok()?;
         let frame = memory.frames().known(head);
         frame.as_folio().set_owner(OwnerWord::NONE);
@@ -79,11 +84,10 @@ impl<'a, 's: 'a, P: Platform> FileFault<'a, 's, '_, P> {
             return None;
         };
         // It is in no larger piece, so no nodes are needed.
-        let adopted =
-            SwappedPages::of(file).adopt_zeros(memory.swap(), page, (head, guard), memcgs.of_slot.get());
+        let of_slot = memcgs.of_slot.get();
+        let adopted = SwappedPages::of(file).adopt_zeros((pin, memory.swap()), page, (head, guard), of_slot);
         let (folio, shadow) = adopted.ok().flatten()?;
-        memory.swap().io().count_pages(head, VmEvent::SwpinZero, MemcgStat::SwpinZero);
-        swap_in.note_major(pin, head, shadow);
+        swap_in.note_zeros(pin, head, shadow);
         KeptFolio::new(file, head).cull(memory.memcgs(), pin);
         Some(folio)
     }

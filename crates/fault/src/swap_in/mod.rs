@@ -215,15 +215,27 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
     /// freed, but to the current one. The slot keeps its memcg, and the section keeps the number. As in Linux
     /// the program's is charged where the slot's was removed: it would be kept for as long as the page is
     /// used.
+    #[inline]
     pub(crate) fn charge_for_slot(
         self,
         pin: &Pin<'_, P>,
-        (slot, seen): (SlotId, MemcgId),
+        slot: (SlotId, MemcgId),
         order: Order,
     ) -> Result<ForSlot, OverLimit> {
+        let (_, seen) = slot;
         if seen.is_root() {
             return Ok(ForSlot { charged: seen, of_slot: seen });
         }
+        self.charge_memcg_for_slot(pin, slot, order)
+    }
+
+    #[inline(never)]
+    fn charge_memcg_for_slot(
+        self,
+        pin: &Pin<'_, P>,
+        (slot, _): (SlotId, MemcgId),
+        order: Order,
+    ) -> Result<ForSlot, OverLimit> {
         let _section = self.memory.frames().epoch().enter(pin);
         let memcgs = self.memory.memcgs();
         let of_slot = MemcgId::from_bits(self.memory.swap().counts().memcg_of(slot));
@@ -248,6 +260,18 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
         let memcg = MemcgId::from_bits(self.memory.frames().known(head).as_folio().memcg());
         self.memory.memcgs().counters().add_stat(pin, memcg, MemcgStat::Pgmajfault, 1);
         self.note_wanted(pin, head, shadow);
+    }
+
+    /// The same for a page of zeros, which needs no read.
+    pub(crate) fn note_zeros(self, pin: &Pin<'_, P>, pfn: Pfn, shadow: Option<Shadow>) {
+        let (events, counters) = (self.memory.frames().events(), self.memory.memcgs().counters());
+        // Its charge keeps the memcg: no other thread has seen the page yet.
+        let memcg = MemcgId::from_bits(self.memory.frames().known(pfn).as_folio().memcg());
+        events.add(pin, VmEvent::SwpinZero, 1);
+        counters.add_stat(pin, memcg, MemcgStat::SwpinZero, 1);
+        events.add(pin, VmEvent::Pgmajfault, 1);
+        counters.add_stat(pin, memcg, MemcgStat::Pgmajfault, 1);
+        self.note_wanted(pin, pfn, shadow);
     }
 
     /// A folio is about to be read that a program wants: its page goes on an LRU list.

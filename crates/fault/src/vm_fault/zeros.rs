@@ -4,54 +4,53 @@
 
 use super::VmFault;
 use crate::swap_in::SwapIn;
-use core::fmt;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, SwapEntry};
-use quire_frame::{AllocRequest, Kind, VmEvent};
-use quire_memcg::{MemcgId, MemcgStat};
+use quire_frame::{AllocRequest, Kind};
+use quire_memcg::MemcgId;
 use quire_pagetable::{LockedTable, MemoryCore, Tables};
 use quire_swap::SlotId;
 use quire_sync::atomic::raw::Ordering;
 
-/// A zeroed frame for an entry, charged for its slot. It is freed if it is not needed.
-pub(crate) struct Zeros<'s, 'p, P: Platform> {
-    memory: &'s MemoryCore<P>,
-    pin: &'s Pin<'p, P>,
+/// A zeroed frame for an entry, charged for its slot.
+#[must_use = "it is mapped or freed"]
+struct Zeros {
     slot: SlotId,
     /// The slot's.
     memcg: MemcgId,
-    frame: Option<Pfn>,
-}
-
-impl<P: Platform> Drop for Zeros<'_, '_, P> {
-    fn drop(&mut self) {
-        if let Some(frame) = self.frame.take() {
-            self.memory.memcgs().folios().release_unused(self.pin, frame, Order::ZERO);
-        }
-    }
-}
-
-impl<P: Platform> fmt::Debug for Zeros<'_, '_, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Zeros").field("slot", &self.slot).finish_non_exhaustive()
-    }
+    frame: Pfn,
 }
 
 impl<P: Platform> VmFault<'_, P> {
-    /// A frame for what `entry` names, if that is a zero-filled page that nothing else names. Also `None` if
-    /// memory is short, or if more than a page might be swapped in at once: then it is swapped in as any
-    /// other page.
-    #[cold]
-    pub(crate) fn zeros_for<'s, 'p>(
+    /// Maps a page of zeros by entry `index` of `table`, if that is still `raw`, which is `entry`, and names
+    /// such a page that nothing else names. Returns whether it did: not either if memory is short, or if more
+    /// than a page might be swapped in at once. Then it is swapped in as any other page.
+    // A frame of its own: most faults find no swap entry.
+    #[inline(never)]
+    pub(crate) fn swap_zeros_in(
         &self,
-        memory: &'s MemoryCore<P>,
-        pin: &'s Pin<'p, P>,
-        entry: SwapEntry,
-    ) -> Option<Zeros<'s, 'p, P>> {
+        tables: &Tables<'_, P>,
+        pin: &Pin<'_, P>,
+        (table, index): (Pfn, usize),
+        (raw, entry): (u64, SwapEntry),
+    ) -> bool {
+        let Some(zeros) = self.zeros_for(tables.memory(), pin, entry) else { return false };
+        let is_mapped = {
+            let locked = tables.lock(pin, table, Level::PTE);
+            locked.entries[index].load(Ordering::Relaxed) == raw
+                && self.map_zeros(tables, pin, (&locked, index), &zeros)
+        };
+        if !is_mapped {
+            tables.memory().memcgs().folios().release_unused(pin, zeros.frame, Order::ZERO);
+        }
+        is_mapped
+    }
+
+    fn zeros_for(&self, memory: &MemoryCore<P>, pin: &Pin<'_, P>, entry: SwapEntry) -> Option<Zeros> {
         if self.swapped.is_some() || !self.orders().is_empty() || self.space.is_killed() {
             return None;
         }
         let slot = SlotId::of(entry);
-        let seen = MemcgId::from_bits(memory.swap().cache().zeros(slot)?);
+        let seen = MemcgId::from_bits(memory.swap().cache().zeros(pin, slot)?);
         let frames = memory.frames();
         let frame = frames.allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous)).ok()?;
         let swap_in = SwapIn::new(memory, &self.space.tables.membership);
@@ -60,36 +59,32 @@ impl<P: Platform> VmFault<'_, P> {
             return None;
         };
         frames.known(frame).as_folio().set_memcg(memcgs.charged.get());
-        Some(Zeros { memory, pin, slot, memcg: memcgs.of_slot, frame: Some(frame) })
+        Some(Zeros { slot, memcg: memcgs.of_slot, frame })
     }
 
-    /// Maps the frame in place of entry `index`, if that still names the slot, and the slot is unchanged.
-    /// Returns whether it did.
-    pub(crate) fn map_zeros(
+    /// Maps the frame in place of entry `index`, which names the slot, if that is unchanged.
+    fn map_zeros(
         &self,
         tables: &Tables<'_, P>,
-        locked: &LockedTable<'_, P>,
-        (index, entry): (usize, SwapEntry),
-        zeros: &mut Zeros<'_, '_, P>,
+        pin: &Pin<'_, P>,
+        (locked, index): (&LockedTable<'_, P>, usize),
+        zeros: &Zeros,
     ) -> bool {
-        let memory = tables.memory();
-        let Some(frame) = zeros.frame.filter(|_| SlotId::of(entry) == zeros.slot) else { return false };
-        let Some(shadow) = memory.swap().cache().take_zeros(zeros.slot, zeros.memcg.get()) else {
+        let (memory, pfn) = (tables.memory(), zeros.frame);
+        let Some(shadow) = memory.swap().cache().take_zeros(pin, zeros.slot, zeros.memcg.get()) else {
             return false;
         };
-        zeros.frame = None;
         let new = self.vma.new_page(self.addr);
-        new.init_page(memory.frames().known(frame));
+        new.init_page(memory.frames().known(pfn));
         let mut flags = new.leaf | LeafFlags::ACCESSED;
         flags.set(LeafFlags::DIRTY, self.access == Access::Write);
-        let leaf = P::Paging::encode(Entry::Leaf(Leaf { pfn: frame, flags }), Level::PTE);
+        let leaf = P::Paging::encode(Entry::Leaf(Leaf { pfn, flags }), Level::PTE);
         // Release: a walker that reads it sees the page filled. The entry was live and is again.
         locked.entries[index].store(leaf, Ordering::Release);
         tables.space().residency.swap_gone(1);
         tables.space().residency.anonymous_mapped(1);
         // Under the lock: the page cannot be unmapped before it is on a list.
-        memory.swap().io().count_pages(frame, VmEvent::SwpinZero, MemcgStat::SwpinZero);
-        SwapIn::new(memory, &tables.space().membership).note_major(zeros.pin, frame, shadow);
+        SwapIn::new(memory, &tables.space().membership).note_zeros(pin, pfn, shadow);
         true
     }
 }

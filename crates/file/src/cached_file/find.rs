@@ -2,13 +2,13 @@
 
 use super::CachedFile;
 use super::unused::UnusedPages;
-use crate::entry::Entry;
+use crate::entry::{Entry, Stored};
 use crate::error::SwappedPage;
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::store::Filter;
 use core::fmt;
-use quire_arch::{Pfn, Platform};
+use quire_arch::{Pfn, Pin, Platform};
 use quire_frame::{FrameChain, FrameFlags, Frames};
 use quire_memcg::Memcgs;
 use quire_swap::Swap;
@@ -22,6 +22,8 @@ pub enum Lookup<'m, P: Platform> {
     Busy,
     /// The page is not cached.
     Nothing,
+    /// Neither is this one, of shared memory: it is on a swap device.
+    Swapped(SwappedPage),
     /// The file ends before it.
     PastEnd,
 }
@@ -32,6 +34,7 @@ impl<P: Platform> fmt::Debug for Lookup<'_, P> {
             Self::Folio(folio) => f.debug_tuple("Folio").field(folio).finish(),
             Self::Busy => f.write_str("Busy"),
             Self::Nothing => f.write_str("Nothing"),
+            Self::Swapped(page) => f.debug_tuple("Swapped").field(page).finish(),
             Self::PastEnd => f.write_str("PastEnd"),
         }
     }
@@ -76,9 +79,12 @@ impl<'f, P: Platform> CachedPages<'f, P> {
         })
     }
 
-    /// Those of at most 32 pages that are cached, as bits from the first one on. A snapshot.
-    pub fn among(&self, frames: &Frames<P>, pages: IndexRange) -> u32 {
-        self.0.with_store(frames, |store| store.folio_bits(pages))
+    /// Those of 32 pages from `first` on that are `wanted` and cached, as bits from the first one on. A
+    /// snapshot.
+    pub fn among(&self, pin: &Pin<'_, P>, frames: &Frames<P>, first: PageIndex, wanted: u32) -> u32 {
+        let section = frames.epoch().enter(pin);
+        // SAFETY: as in `CachedFile::look_up`.
+        unsafe { self.0.store.folio_bits(first, wanted, &section) }
     }
 }
 
@@ -88,8 +94,13 @@ impl<P: Platform> CachedFile<P> {
     /// of the machine.
     pub fn find<'m>(&self, memcgs: &'m Memcgs<P>, index: PageIndex) -> Lookup<'m, P> {
         loop {
-            let Some(head) = self.get(memcgs, index) else {
-                return if self.ends_before(index) { Lookup::PastEnd } else { Lookup::Nothing };
+            let stored = self.look_up(memcgs, index, &mut |head| memcgs.folios().release_folio(head));
+            let Some(Entry::Folio(head)) = stored.map(|stored| stored.entry) else {
+                if self.ends_before(index) {
+                    return Lookup::PastEnd;
+                }
+                let page = stored.and_then(|stored| SwappedPage::of(&stored, index));
+                return page.map_or(Lookup::Nothing, Lookup::Swapped);
             };
             let Some(guard) = memcgs.frames().folios().try_lock_folio(head) else {
                 memcgs.folios().release_folio(head);
@@ -162,6 +173,14 @@ impl<P: Platform> CachedFile<P> {
 
     /// The same; a reference that turns out to be to another folio goes to `release`.
     fn get_or(&self, memcgs: &Memcgs<P>, index: PageIndex, release: &mut dyn FnMut(Pfn)) -> Option<Pfn> {
+        match self.look_up(memcgs, index, release)?.entry {
+            Entry::Folio(head) => Some(head),
+            _ => None,
+        }
+    }
+
+    /// What there is of page `index`; with a reference, if it is a folio.
+    fn look_up(&self, memcgs: &Memcgs<P>, index: PageIndex, release: &mut dyn FnMut(Pfn)) -> Option<Stored> {
         let frames = memcgs.frames();
         let pin = frames.platform().pin();
         let section = frames.epoch().enter(&pin);
@@ -170,10 +189,11 @@ impl<P: Platform> CachedFile<P> {
             // SAFETY: nodes are retired through the epoch of this machine's frames, and the file lives while
             // the caller has it.
             let found = unsafe { self.store.find(index, &section) }?;
-            let Entry::Folio(head) = found.stored().entry else { return None };
+            let stored = found.stored();
+            let Entry::Folio(head) = stored.entry else { return Some(stored) };
             if frames.known(head).try_get_folio() {
                 if found.is_current() {
-                    return Some(head);
+                    return Some(stored);
                 }
                 release(head);
             }

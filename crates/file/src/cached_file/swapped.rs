@@ -5,14 +5,13 @@
 use super::CachedFile;
 use super::kept::KeptFolio;
 use super::unused::UnusedPages;
-use crate::entry::Entry;
+use crate::entry::{Entry, Stored};
 use crate::error::SwappedPage;
-use crate::index::PageIndex;
 use crate::locked_folio::{Lent, LockedFolio};
 use crate::slabs::NodesOn;
 use crate::source::Reserve;
 use crate::store::{InsertError, LockedStore};
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{AllocError, FolioCounter, FolioGuard, FrameFlags, Frames};
 use quire_memcg::{MemcgId, Memcgs};
 use quire_swap::{Shadow, Swap};
@@ -32,19 +31,6 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         Self(file)
     }
 
-    /// Where page `index` is, if it is on a swap device, at a moment.
-    pub fn find(&self, frames: &Frames<P>, index: PageIndex) -> Option<SwappedPage> {
-        if self.0.swapped.load(Ordering::Relaxed) == 0 {
-            return None;
-        }
-        let pin = frames.platform().pin();
-        let section = frames.epoch().enter(&pin);
-        // SAFETY: nodes are retired through the epoch of this machine's frames, and the file lives while the
-        // caller has it.
-        let found = unsafe { self.0.store.find(index, &section) }?;
-        SwappedPage::of(&found.stored(), index)
-    }
-
     /// Calls `work` with the store locked, if it has the slots of the aligned block of `page.order` around
     /// the page as they were; those of a larger block are divided before. `None` if it has not.
     ///
@@ -57,29 +43,47 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         page: SwappedPage,
         work: impl FnOnce(&mut LockedStore<'_, P, NodesOn<'_, P>>) -> R,
     ) -> Result<Option<R>, AllocError> {
-        let SwappedPage { index, slot, order } = page;
-        let (start, first) = (index.block_start(order), slot.block_start(order));
-        let nth = index.get() - start.get();
-        if slot.raw() - first.raw() != nth {
+        if !is_aligned(page) {
             return Ok(None);
         }
+        let mut work = Some(work);
+        loop {
+            let done = self.0.with_store(frames, |store| {
+                let there = slots_at(page, store.get(page.index)?)?;
+                // A division comes first.
+                Some(if there.order > page.order { None } else { work.take().map(|work| work(store)) })
+            });
+            match done {
+                Some(None) if self.divide(frames, page)? => {}
+                done => return Ok(done.flatten()),
+            }
+        }
+    }
+
+    /// Divides the slots around the page that are one piece, so that those of the block of `page.order` are
+    /// one. Returns false if the store does not have these any more.
+    ///
+    /// # Errors
+    ///
+    /// There is no memory for the nodes.
+    // A frame of its own, with room for nodes: most folios come back as they went.
+    #[cold]
+    #[inline(never)]
+    fn divide(&self, frames: &Frames<P>, page: SwappedPage) -> Result<bool, AllocError> {
         let nodes = self.0.memory().nodes(frames);
         // SAFETY: the stores of a machine's files are locked with its nodes.
         let mut reserve = unsafe { Reserve::new(&nodes) };
-        let mut work = Some(work);
         loop {
             let needs = self.0.with_store_on(&nodes, frames, |store| {
-                let there = store.get(index).and_then(|stored| SwappedPage::of(&stored, index));
-                match there.filter(|there| there.slot == slot && there.order >= order) {
-                    Some(there) if there.order > order => match store.split(index, order, &mut reserve) {
-                        Err(InsertError::NeedsNodes(needs)) => return Err(needs),
-                        Ok(_) => {}
-                        Err(_) => return Ok(None),
-                    },
-                    Some(_) => {}
-                    None => return Ok(None),
+                match store.get(page.index).and_then(|stored| slots_at(page, stored)) {
+                    Some(there) if there.order > page.order => {
+                        match store.split(page.index, page.order, &mut reserve) {
+                            Err(InsertError::NeedsNodes(needs)) => Err(needs),
+                            split => Ok(split.is_ok()),
+                        }
+                    }
+                    there => Ok(there.is_some()),
                 }
-                Ok(work.take().map(|work| work(store)))
             });
             match needs {
                 Ok(done) => return Ok(done),
@@ -139,7 +143,7 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
     /// As for [`adopt`](Self::adopt).
     pub fn adopt_zeros<'m>(
         &self,
-        swap: &'m Swap<P>,
+        (pin, swap): (&Pin<'_, P>, &'m Swap<P>),
         page: SwappedPage,
         (head, guard): (Pfn, FolioGuard<'m, P>),
         memcg: u16,
@@ -149,7 +153,7 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         let Some(folio) = is_locked.then(|| LockedFolio::new(memcgs, head, guard)) else { return Ok(None) };
         let mut shadow = None;
         let takes = || {
-            let taken = swap.cache().take_zeros(page.slot, memcg);
+            let taken = swap.cache().take_zeros(pin, page.slot, memcg);
             shadow = taken.flatten();
             taken.is_some()
         };
@@ -172,27 +176,43 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         if !word.kind().is_swap_backed() || frame.as_folio().maps() != 0 {
             return Ok(false);
         }
-        let start = page.index.block_start(order);
-        let replaced = self.with_slots(frames, SwappedPage { order, ..page }, |store| {
-            if !frame.get(1) {
-                return false;
+        let (page, start) = (SwappedPage { order, ..page }, page.index.block_start(order));
+        if !is_aligned(page) {
+            return Ok(false);
+        }
+        let (mut takes, mut names_gone) = (Some(takes), Some(names_gone));
+        let is_replaced = loop {
+            let mut is_divided = true;
+            let is_replaced = self.0.with_store(frames, |store| {
+                let replaced = store.replace_by(page.index, |there| {
+                    let there = slots_at(page, *there)?;
+                    is_divided = there.order == order;
+                    if !is_divided || !frame.get(1) {
+                        return None;
+                    }
+                    if !takes.take().is_some_and(|takes| takes()) {
+                        frame.put(1);
+                        return None;
+                    }
+                    frame.make_shmem();
+                    frame.as_folio().set_index(start.get());
+                    frame.as_folio().set_owner(self.0.owner_word());
+                    frame.set_flags(FrameFlags::SHARED_BY_NAME | FrameFlags::DIRTY);
+                    Some(Entry::Folio(head))
+                });
+                debug_assert!(replaced.is_ok(), "{head:?} has no room in a word");
+                let is_replaced = matches!(replaced, Ok(Some(_)));
+                if is_replaced {
+                    self.0.swapped.fetch_sub(order.pages(), Ordering::Relaxed);
+                    UnusedPages::of(self.0).unmark(store, start);
+                    names_gone.take().into_iter().for_each(|names_gone| names_gone());
+                }
+                is_replaced
+            });
+            if is_divided || !self.divide(frames, page)? {
+                break is_replaced;
             }
-            if !takes() {
-                frame.put(1);
-                return false;
-            }
-            frame.make_shmem();
-            frame.as_folio().set_index(start.get());
-            frame.as_folio().set_owner(self.0.owner_word());
-            frame.set_flags(FrameFlags::SHARED_BY_NAME | FrameFlags::DIRTY);
-            let replaced = store.replace(start, Entry::Folio(head));
-            debug_assert!(replaced.is_ok(), "{head:?} has no room in a word");
-            self.0.swapped.fetch_sub(order.pages(), Ordering::Relaxed);
-            UnusedPages::of(self.0).unmark(store, start);
-            names_gone();
-            true
-        })?;
-        let is_replaced = replaced == Some(true);
+        };
         if is_replaced {
             if order > Order::ZERO && !word.kind().is_of_file() {
                 // It was read as one of private memory.
@@ -209,4 +229,15 @@ impl<'f, P: Platform> SwappedPages<'f, P> {
         }
         Ok(is_replaced)
     }
+}
+
+/// Whether the page lies in the block of its order as its slot does among the slots.
+fn is_aligned(page: SwappedPage) -> bool {
+    let SwappedPage { index, slot, order } = page;
+    slot.raw() - slot.block_start(order).raw() == index.get() - index.block_start(order).get()
+}
+
+/// What is stored, if it is the slots of `page`, as one piece of its order or a larger one.
+fn slots_at(page: SwappedPage, stored: Stored) -> Option<SwappedPage> {
+    SwappedPage::of(&stored, page.index).filter(|there| there.slot == page.slot && there.order >= page.order)
 }

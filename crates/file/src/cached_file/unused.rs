@@ -51,8 +51,16 @@ impl<'f, P: Platform> UnusedPages<'f, P> {
     }
 
     /// The same for who has the store locked.
+    #[inline]
     pub(crate) fn unmark(&self, store: &mut Locked<'_, '_, P>, index: PageIndex) {
-        if self.0.unused.load(Ordering::Relaxed) == 0 || !store.has_tag(index, UNUSED) {
+        if self.0.unused.load(Ordering::Relaxed) != 0 {
+            self.unmark_some(store, index);
+        }
+    }
+
+    #[cold]
+    fn unmark_some(&self, store: &mut Locked<'_, '_, P>, index: PageIndex) {
+        if !store.has_tag(index, UNUSED) {
             return;
         }
         if let Some(stored) = store.get(index)

@@ -91,4 +91,63 @@ impl<E: Execution> FolioStore<E> {
             attempt = attempt.saturating_add(1);
         }
     }
+
+    /// Those of 32 pages from `first` on that are `wanted` and have folios, as bits from the first one on: one
+    /// descent for each node. A snapshot, in which what comes or moves meanwhile may be missing.
+    ///
+    /// # Safety
+    ///
+    /// As for [`find`](Self::find).
+    pub(crate) unsafe fn folio_bits(&self, first: PageIndex, wanted: u32, guard: &EpochGuard<'_>) -> u32 {
+        let _ = guard;
+        let (mut bits, mut left) = (0, wanted);
+        // Acquire, here and below: as in `find`.
+        let root = Word::from_raw(self.root.load(Ordering::Acquire));
+        let Some(link) = root.node() else {
+            let pages = root.stored(0).filter(|_| root.is_folio()).map_or(0, |root| root.order.pages());
+            return wanted & ones(pages.saturating_sub(first.get()));
+        };
+        // SAFETY: the link was read in a section of the right epoch (caller).
+        let root = unsafe { NodeRef::new(link) };
+        while left != 0 {
+            let page = first.get() + u64::from(left.trailing_zeros());
+            if !root.holds(page) {
+                break;
+            }
+            let mut node = root;
+            let word = loop {
+                let word = Word::from_raw(node.place(node.slot(page)).load(Ordering::Acquire));
+                match word.node() {
+                    // SAFETY: as above.
+                    Some(link) => node = unsafe { NodeRef::new(link) },
+                    None => break word,
+                }
+            };
+            let level = node.level();
+            if level.shift() > 0 {
+                let here = left & ones((page | (level.word_pages() - 1)) + 1 - first.get());
+                bits |= if word.is_folio() { here } else { 0 };
+                left &= !here;
+                continue;
+            }
+            // Nodes with a word for each page have no links.
+            let (nth, slot) = (left.trailing_zeros(), node.slot(page));
+            let mut here = left & ones(u64::from(nth) + (level.words() - slot) as u64);
+            left &= !here;
+            while here != 0 {
+                let at = here.trailing_zeros();
+                here &= here - 1;
+                let place = node.place(slot + (at - nth) as usize);
+                let is_folio = Word::from_raw(place.load(Ordering::Acquire)).is_folio();
+                bits |= u32::from(is_folio) << at;
+            }
+        }
+        bits
+    }
+}
+
+/// So many bits from the lowest on, as many as there are.
+#[inline]
+const fn ones(count: u64) -> u32 {
+    if count >= u32::BITS as u64 { u32::MAX } else { (1 << count) - 1 }
 }

@@ -27,6 +27,10 @@ impl<P: Platform> MemcgFolios<'_, P> {
     /// The page does not count as one of a file any more: its program made it its own. The program maps it,
     /// and other threads may hold it.
     pub fn disown_file_page(self, pin: &Pin<'_, P>, page: &Frame) {
+        if page.as_folio().memcg() & FILE == 0 {
+            // Most are the root's. None is made one of a file now.
+            return;
+        }
         // Its memcg may be removed at this moment, and is not before this section ends.
         let _section = self.tree.frames().epoch().enter(pin);
         let mut word = page.as_folio().memcg();

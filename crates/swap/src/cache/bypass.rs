@@ -2,7 +2,7 @@
 //! lookup and removal of shadows.
 
 use super::SwapCache;
-use crate::held::with_cluster;
+use crate::held::{look_at, with_cluster};
 use crate::shadow::Shadow;
 use crate::slot::SlotId;
 use crate::word::Out;
@@ -40,7 +40,8 @@ impl<P: Platform> SwapCache<'_, P> {
 
     /// The slot's shadow, if its page is swapped out.
     pub fn shadow_of(self, slot: SlotId) -> Option<Shadow> {
-        with_cluster(self.devices, slot, |held, at| held.guard.word_of(at).shadow()).flatten()
+        look_at(self.devices, &self.devices.platform().pin(), slot, |state, at| state.word_of(at).shadow())
+            .flatten()
     }
 
     /// Clears the slot's shadow, if it has its own word. The slot is about to be replaced or freed, which

@@ -7,11 +7,11 @@ use crate::cluster::CLUSTER_ORDER;
 use crate::counts::SlotCounts;
 use crate::devices::SwapDevices;
 use crate::error::NoTable;
-use crate::held::{Held, Inserted, Retry, with_cluster};
+use crate::held::{Held, Inserted, Retry, with_cluster, with_cluster_on};
 use crate::shadow::Shadow;
 use crate::slot::SlotId;
 use crate::word::Out;
-use quire_arch::{Order, Pfn, Platform};
+use quire_arch::{Order, Pfn, Pin, Platform};
 use quire_frame::{FrameFlags, MAX_REFS};
 
 /// A snapshot of a slot's state.
@@ -183,18 +183,23 @@ impl<P: Platform> SwapCache<'_, P> {
     /// frees it. Otherwise nothing changed. The caller holds the folio lock.
     pub fn evict(self, head: Pfn, expected_refs: u32, shadow: Option<Shadow>) -> bool {
         debug_assert!((1..=MAX_REFS).contains(&expected_refs));
-        self.with_folio(head, |held, first, end| {
-            let frame = held.devices.frames().known(head);
-            let busy = FrameFlags::DIRTY | FrameFlags::WRITEBACK | FrameFlags::READING;
-            if !frame.freeze(expected_refs, busy) {
-                return false;
-            }
-            let memcg = frame.as_folio().memcg();
-            held.leave(first, end, shadow.map_or(Out::Bare(memcg), Out::Shadow), memcg);
-            frame.clear_flags(FrameFlags::SWAP_CACHE);
-            true
+        self.with_folio(head, |held, first, end| held.evict(head, (first, end), expected_refs, shadow))
+            .unwrap_or(false)
+    }
+
+    /// The same for a folio that was found to be zeros since it was made clean, which is noted whether it
+    /// leaves or not. `None` if it is not in the cache.
+    pub(crate) fn evict_zeros(
+        self,
+        pin: &Pin<'_, P>,
+        head: Pfn,
+        expected_refs: u32,
+        shadow: Shadow,
+    ) -> Option<bool> {
+        self.with_folio_on(pin, head, |held, first, end| {
+            held.note_zero(first, end, true);
+            held.evict(head, (first, end), expected_refs, Some(shadow))
         })
-        .unwrap_or(false)
     }
 
     /// Prepares a folio in the cache, of `order`, for being split into parts of order `to`: each slot gets a
@@ -229,6 +234,17 @@ impl<P: Platform> SwapCache<'_, P> {
         head: Pfn,
         work: impl FnOnce(&mut Held<'_, P>, u32, u32) -> R,
     ) -> Option<R> {
+        self.with_folio_on(&self.devices.platform().pin(), head, work)
+    }
+
+    /// The same, for a caller that is pinned.
+    #[inline]
+    fn with_folio_on<R>(
+        self,
+        pin: &Pin<'_, P>,
+        head: Pfn,
+        work: impl FnOnce(&mut Held<'_, P>, u32, u32) -> R,
+    ) -> Option<R> {
         let frame = self.devices.frames().known(head);
         let word = frame.word();
         if !word.flags().contains(FrameFlags::SWAP_CACHE) {
@@ -236,7 +252,7 @@ impl<P: Platform> SwapCache<'_, P> {
         }
         let slot = SlotId::from_raw(frame.as_folio().slot());
         let pages = word.order().pages() as u32;
-        with_cluster(self.devices, slot, |held, first| {
+        with_cluster_on(self.devices, pin, slot, |held, first| {
             debug_assert!(
                 held.pfn(held.guard.word_of(first)) == Some(head),
                 "{head:?} is not what {slot} has: {:?}",

@@ -195,6 +195,25 @@ impl<P: Platform> Held<'_, P> {
         true
     }
 
+    /// As [`SwapCache::evict`](crate::SwapCache::evict).
+    pub(crate) fn evict(
+        &mut self,
+        head: Pfn,
+        (first, end): (u32, u32),
+        expected_refs: u32,
+        shadow: Option<Shadow>,
+    ) -> bool {
+        let frame = self.devices.frames().known(head);
+        let busy = FrameFlags::DIRTY | FrameFlags::WRITEBACK | FrameFlags::READING;
+        if !frame.freeze(expected_refs, busy) {
+            return false;
+        }
+        let memcg = frame.as_folio().memcg();
+        self.leave(first, end, shadow.map_or(Out::Bare(memcg), Out::Shadow), memcg);
+        frame.clear_flags(FrameFlags::SWAP_CACHE);
+        true
+    }
+
     /// The cache drops the slots: those that are named are on the device only from now on, the rest are free.
     pub(crate) fn leave(&mut self, first: u32, end: u32, out: Out, memcg: u16) {
         self.each(first, end, |held, unit| {

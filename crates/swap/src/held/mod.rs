@@ -9,7 +9,7 @@ pub use cached::Inserted;
 pub(crate) use cached::Retry;
 pub(crate) use place::Wanted;
 
-use crate::cluster::{CLUSTER_SLOTS, ClusterGuard, Unit};
+use crate::cluster::{CLUSTER_SLOTS, ClusterGuard, State, Unit};
 use crate::device::DeviceFlags;
 use crate::devices::{Device, SwapDevices};
 use crate::lists::ListId;
@@ -38,17 +38,44 @@ pub(crate) fn with_cluster<P: Platform, R>(
     slot: SlotId,
     work: impl FnOnce(&mut Held<'_, P>, u32) -> R,
 ) -> Option<R> {
-    let pin = devices.platform().pin();
-    let _epoch = devices.frames().epoch().enter(&pin);
-    let device = devices.device(slot.device_index())?;
-    if slot.number() >= device.slots {
-        return None;
-    }
-    let index = (slot.number() / u64::from(CLUSTER_SLOTS)) as u32;
-    let mut held = Held::lock(devices, &pin, device, index);
+    with_cluster_on(devices, &devices.platform().pin(), slot, work)
+}
+
+/// The same, for a caller that is pinned.
+#[inline]
+pub(crate) fn with_cluster_on<P: Platform, R>(
+    devices: &SwapDevices<P>,
+    pin: &Pin<'_, P>,
+    slot: SlotId,
+    work: impl FnOnce(&mut Held<'_, P>, u32) -> R,
+) -> Option<R> {
+    let _epoch = devices.frames().epoch().enter(pin);
+    let (device, index) = find(devices, slot)?;
+    let mut held = Held::lock(devices, pin, device, index);
     let result = work(&mut held, slot.number() as u32 % CLUSTER_SLOTS);
     held.settle();
     Some(result)
+}
+
+/// The same for a `look` that changes nothing.
+#[inline]
+pub(crate) fn look_at<P: Platform, R>(
+    devices: &SwapDevices<P>,
+    pin: &Pin<'_, P>,
+    slot: SlotId,
+    look: impl FnOnce(&State, u32) -> R,
+) -> Option<R> {
+    let _epoch = devices.frames().epoch().enter(pin);
+    let (device, index) = find(devices, slot)?;
+    Some(look(&device.cluster(index).lock::<P>(), slot.number() as u32 % CLUSTER_SLOTS))
+}
+
+/// The device of `slot`, and the number of its cluster. The caller is in a section of the epoch.
+#[inline]
+fn find<P: Platform>(devices: &SwapDevices<P>, slot: SlotId) -> Option<(&Device<P>, u32)> {
+    let device = devices.device(slot.device_index())?;
+    let is_there = slot.number() < device.slots;
+    is_there.then(|| (device, (slot.number() / u64::from(CLUSTER_SLOTS)) as u32))
 }
 
 impl<'a, P: Platform> Held<'a, P> {
@@ -121,6 +148,7 @@ impl<'a, P: Platform> Held<'a, P> {
     }
 
     /// The slots of the unit, whose words are theirs alone, are free from now on.
+    #[inline]
     pub(crate) fn free(&mut self, unit: Unit, memcg: u16) {
         if unit.word.is_free() {
             return;

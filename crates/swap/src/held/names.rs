@@ -12,17 +12,20 @@ impl<P: Platform> Held<'_, P> {
         !self.guard.torn
     }
 
-    /// One entry more names each slot.
-    pub(crate) fn name(&mut self, first: u32, end: u32) {
+    /// One entry more names each slot. Returns whether nothing named any of them before.
+    pub(crate) fn name(&mut self, first: u32, end: u32) -> bool {
         if !self.counts_apart(first, end) {
             self.guard.sum += end - first;
-            return;
+            return self.guard.sum == end - first;
         }
+        let mut unnamed = true;
         self.each(first, end, |held, unit| {
+            unnamed &= unit.word.count() == 0;
             let named = if unit.word.is_free() { None } else { unit.word.named() };
             debug_assert!(named.is_some(), "{} is named, but {:?}", held.slot(unit.first), unit.word);
             held.guard.store(unit, named.unwrap_or(unit.word));
         });
+        unnamed
     }
 
     /// Whether the cache has pages that nothing names any more.

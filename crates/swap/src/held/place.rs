@@ -60,7 +60,8 @@ impl<P: Platform> Held<'_, P> {
         debug_assert!(got, "the caller of add_folio holds a reference");
         frame.as_folio().set_slot(slot.raw());
         frame.set_flags(FrameFlags::SWAP_CACHE | FrameFlags::DIRTY);
-        let word = SlotWord::folio(self.frame_number(wanted.head));
+        // Until it is written the device has nothing of it.
+        let word = SlotWord::folio(self.frame_number(wanted.head)).with_zero(true);
         if pages > 1 && self.devices.technique().whole_words() {
             self.guard.store(Unit { first, pages, word: SlotWord::FREE }, word.whole());
         } else {
@@ -85,8 +86,10 @@ impl<P: Platform> Held<'_, P> {
             return Some(0);
         }
         let start = u32::from(self.guard.cursor);
-        let order = (start..blocks).chain(0..start.min(blocks));
-        let found = order.into_iter().find(|&block| self.guard.is_free_block(block * pages))?;
+        let is_free = |block: &u32| self.guard.is_free_block(block * pages);
+        // Mostly the next one is.
+        let next = Some(start).filter(|start| *start < blocks && is_free(start));
+        let found = next.or_else(|| (start..blocks).chain(0..start.min(blocks)).find(is_free))?;
         self.guard.cursor = ((found + 1) % blocks) as u16;
         Some(found * pages)
     }

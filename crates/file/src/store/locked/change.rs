@@ -20,7 +20,22 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     ///
     /// [`InsertError::TooLarge`]; nothing has changed then.
     pub fn replace(&mut self, index: PageIndex, entry: Entry) -> Result<Option<Stored>, InsertError> {
+        self.replace_by(index, |_| Some(entry))
+    }
+
+    /// The same with the entry that `by` makes of what is there. `None` where nothing is, or it makes none.
+    ///
+    /// # Errors
+    ///
+    /// As for [`replace`](Self::replace).
+    #[inline]
+    pub(crate) fn replace_by(
+        &mut self,
+        index: PageIndex,
+        by: impl FnOnce(&Stored) -> Option<Entry>,
+    ) -> Result<Option<Stored>, InsertError> {
         let Some((node, before)) = self.locate(index) else { return Ok(None) };
+        let Some(entry) = by(&before) else { return Ok(None) };
         if !entry.fits(before.order.pages()) {
             return Err(InsertError::TooLarge);
         }

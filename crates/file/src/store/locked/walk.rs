@@ -67,47 +67,6 @@ impl<E: Execution, S: NodeSource> LockedStore<'_, E, S> {
         }
     }
 
-    /// Those of at most 32 pages that have folios, as bits from the first one on: one descent for each node.
-    pub(crate) fn folio_bits(&self, pages: IndexRange) -> u32 {
-        let (mut bits, mut page) = (0, pages.start());
-        let ones = |word: Word, from: u64, to: u64| {
-            let ones = if word.is_folio() { ((1_u64 << (to - from)) - 1) as u32 } else { 0 };
-            ones << (from - pages.start())
-        };
-        let Some(root) = self.root_node() else {
-            let end = self.root().stored(0).map_or(0, |root| root.range().end()).min(pages.end());
-            return if page < end { ones(self.root(), page, end) } else { 0 };
-        };
-        while page < pages.end() && root.holds(page) {
-            let mut node = root;
-            while let Some(child) = node.child(node.slot(page)) {
-                node = child;
-            }
-            let level = node.level();
-            let end = ((page | (level.node_pages() - 1)) + 1).min(pages.end());
-            if level.shift() == 0 {
-                // Nodes with a word for each page have no links.
-                let first = level.slot(page);
-                for nth in 0..(end - page) as usize {
-                    let is_folio = node.word(first + nth).is_folio();
-                    bits |= u32::from(is_folio) << ((page - pages.start()) as usize + nth);
-                }
-                page = end;
-                continue;
-            }
-            while page < end {
-                let word = node.word(level.slot(page));
-                if word.node().is_some() {
-                    break;
-                }
-                let next = ((page | (level.word_pages() - 1)) + 1).min(end);
-                bits |= ones(word, page, next);
-                page = next;
-            }
-        }
-        bits
-    }
-
     /// The first entries with a page in `range`, as many as there is room for.
     pub fn batch<const N: usize>(&self, range: IndexRange, filter: Filter) -> ArrayVec<Stored, N> {
         let mut found = ArrayVec::new();

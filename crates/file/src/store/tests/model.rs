@@ -168,7 +168,11 @@ impl Both {
         let there = self.overlapping(range);
         let locked = self.locked();
         let few = IndexRange::new(range.start(), range.end().min(range.start() + 32));
-        let bits = locked.folio_bits(few);
+        let first = PageIndex::new(few.start()).unwrap_or(PageIndex::MAX);
+        // SAFETY: as above.
+        let [bits, odd] =
+            [u32::MAX, 0x5555_5555].map(|wanted| unsafe { self.store.folio_bits(first, wanted, &guard) });
+        assert_eq!(odd, bits & 0x5555_5555);
         for page in few.start()..few.end() {
             let stored = locked.get(PageIndex::new(page).unwrap());
             let is_folio = stored.is_some_and(|stored| matches!(stored.entry, Entry::Folio(_)));
