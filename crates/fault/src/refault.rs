@@ -27,7 +27,7 @@ pub(crate) fn refault<P: Platform>(
     let events = memory.frames().events();
     let (evicted_from, node) = (MemcgId::from_bits(shadow.memcg()), shadow.node());
     let memcg = MemcgId::from_bits(memory.frames().known(head).as_folio().memcg());
-    let pages = memory.frames().folio(head).order().pages();
+    let pages = memory.frames().known(head).word().order().pages();
     let count = |event, stat| {
         events.add(pin, event, pages);
         memcgs.counters().add_stat(pin, memcg, stat, pages as i64);

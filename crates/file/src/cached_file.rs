@@ -424,8 +424,14 @@ impl<P: Platform> CachedFile<P> {
 fn add_stat<P: Platform>(memcgs: &Memcgs<P>, head: Pfn, stat: MemcgStat, pages: i64) {
     let memcg = MemcgId::from_bits(memcgs.frames().known(head).as_folio().memcg());
     if !memcg.is_root() {
-        memcgs.counters().add_stat(&memcgs.frames().platform().pin(), memcg, stat, pages);
+        add_stat_of(memcgs, memcg, stat, pages);
     }
+}
+
+// Most folios are the root's, for which nothing is counted.
+#[inline(never)]
+fn add_stat_of<P: Platform>(memcgs: &Memcgs<P>, memcg: MemcgId, stat: MemcgStat, pages: i64) {
+    memcgs.counters().add_stat(&memcgs.frames().platform().pin(), memcg, stat, pages);
 }
 
 impl<P: Platform> fmt::Debug for CachedFile<P> {

@@ -70,6 +70,12 @@ impl Entry {
         first <= Payload::MAX.0 - (pages - 1)
     }
 
+    /// The first frame of the folio, if it is one.
+    #[inline]
+    pub(crate) const fn folio(self) -> Option<Pfn> {
+        if let Self::Folio(pfn) = self { Some(pfn) } else { None }
+    }
+
     /// The first of the slots on a swap device that it names, if it names some.
     pub(crate) const fn swap_slot(self) -> Option<SlotId> {
         match self {

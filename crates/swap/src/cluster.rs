@@ -248,6 +248,14 @@ impl State {
         if unit.word.is_whole() { unit.word.of_slot(slot - unit.first) } else { unit.word }
     }
 
+    /// The word of a slot for which [`SwapCache::zeros`](crate::SwapCache::zeros) returns a memcg.
+    #[inline]
+    pub(crate) fn zeros(&self, at: u32) -> Option<SlotWord> {
+        let word = self.word_of(at);
+        // Of a torn cluster it is not known how often the slot alone is named.
+        (word.is_zeros_named_once() && !self.torn).then_some(word)
+    }
+
     /// Writes the word of a unit.
     #[inline]
     pub(crate) fn store(&mut self, unit: Unit, word: SlotWord) {

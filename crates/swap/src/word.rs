@@ -115,6 +115,15 @@ impl SlotWord {
         ((self.0 & COUNT_MASK) >> COUNT_SHIFT) as u32
     }
 
+    /// Whether the page is all zeros, on the device only, read by no thread past the cache, and named once.
+    #[inline]
+    pub(crate) const fn is_zeros_named_once(self) -> bool {
+        // Of the tags these two have this bit.
+        const OUT: u64 = Tag::Shadow as u64 & Tag::Bare as u64;
+        const _: () = assert!(OUT & (Tag::Free as u64 | Tag::Folio as u64) == 0 && OUT != 0);
+        self.0 & (OUT | ZERO | BUSY | COUNT_MASK) == OUT | ZERO | ONE
+    }
+
     /// The frame, if the cache has the page.
     #[inline]
     pub(crate) const fn frame(self) -> Option<u32> {
@@ -251,6 +260,24 @@ mod tests {
         assert_eq!((third.frame(), third.count(), third.is_whole()), (Some(67), 1, false));
         let out = whole.left(Out::Bare(9)).of_slot(3);
         assert_eq!((out.memcg(), out.is_whole()), (Some(9), false));
+    }
+
+    #[test]
+    fn zeros_that_are_out_are_told_by_their_bits() {
+        let cached = SlotWord::folio(3).named().unwrap().with_zero(true);
+        let out = cached.left(Out::Bare(9));
+        let shadow = Shadow::new(NodeId::FIRST, 1, false, Shadow::MAX_AGE);
+        assert!(out.is_zeros_named_once() && cached.left(Out::Shadow(shadow)).is_zeros_named_once());
+        for other in [
+            cached,
+            out.with_zero(false),
+            out.with_busy(true),
+            out.without_count(),
+            out.named().unwrap(),
+            SlotWord::FREE.with_zero(true),
+        ] {
+            assert!(!other.is_zeros_named_once(), "{other:?}");
+        }
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl<P: Platform> CachedFile<P> {
     pub fn find<'m>(&self, memcgs: &'m Memcgs<P>, index: PageIndex) -> Lookup<'m, P> {
         loop {
             let stored = self.look_up(memcgs, index, &mut |head| memcgs.folios().release_folio(head));
-            let Some(Entry::Folio(head)) = stored.map(|stored| stored.entry) else {
+            let Some(head) = stored.and_then(|stored| stored.entry.folio()) else {
                 if self.ends_before(index) {
                     return Lookup::PastEnd;
                 }
@@ -132,7 +132,7 @@ impl<P: Platform> CachedFile<P> {
             let order = memcgs.frames().known(head).word().order();
             memcgs.folios().put_folio(freed, head, order);
         };
-        let head = self.get_or(memcgs, index, release)?;
+        let head = self.look_up(memcgs, index, release)?.entry.folio()?;
         let Some(guard) = memcgs.frames().folios().try_lock_folio(head) else {
             release(head);
             return None;
@@ -168,18 +168,13 @@ impl<P: Platform> CachedFile<P> {
 
     /// A reference to the folio of page `index`.
     pub(crate) fn get(&self, memcgs: &Memcgs<P>, index: PageIndex) -> Option<Pfn> {
-        self.get_or(memcgs, index, &mut |head| memcgs.folios().release_folio(head))
+        self.look_up(memcgs, index, &mut |head| memcgs.folios().release_folio(head))?.entry.folio()
     }
 
-    /// The same; a reference that turns out to be to another folio goes to `release`.
-    fn get_or(&self, memcgs: &Memcgs<P>, index: PageIndex, release: &mut dyn FnMut(Pfn)) -> Option<Pfn> {
-        match self.look_up(memcgs, index, release)?.entry {
-            Entry::Folio(head) => Some(head),
-            _ => None,
-        }
-    }
-
-    /// What there is of page `index`; with a reference, if it is a folio.
+    /// What there is of page `index`; with a reference, if it is a folio. One that turns out to be to another
+    /// folio goes to `release`.
+    // Always a part of its callers: what it returns does not fit into registers.
+    #[inline(always)]
     fn look_up(&self, memcgs: &Memcgs<P>, index: PageIndex, release: &mut dyn FnMut(Pfn)) -> Option<Stored> {
         let frames = memcgs.frames();
         let pin = frames.platform().pin();

@@ -27,16 +27,18 @@ pub(super) fn unmap_shmem<'s, P: Platform>(
 ) -> Result<Ready<'s, P>, Refusal> {
     let head = folio.head;
     let frame = spaces.frames().known(head);
-    let is_in_swap_cache = || frame.word().flags().contains(FrameFlags::SWAP_CACHE);
-    if is_in_swap_cache() && spaces.swap().cache().remove_unnamed(head) {
+    // No other thread puts a locked folio there.
+    let mut is_in_swap_cache = frame.word().flags().contains(FrameFlags::SWAP_CACHE);
+    if is_in_swap_cache && spaces.swap().cache().remove_unnamed(head) {
         // Nothing names its slot: its file has it, or has lost it. The caller has a reference.
         spaces.memcgs().folios().release_folio(head);
+        is_in_swap_cache = false;
     }
     if !spaces.frames().folio(head).is_in_file_cache() {
         // The file has its slot; or it is being freed by its last user, who takes it off its list.
-        return if is_in_swap_cache() { Ok(folio) } else { Err(Fate::Keep.into()) };
+        return if is_in_swap_cache { Ok(folio) } else { Err(Fate::Keep.into()) };
     }
-    if is_in_swap_cache() {
+    if is_in_swap_cache {
         return Err(Fate::Keep.into());
     }
     // SAFETY: the folio is locked.

@@ -215,11 +215,11 @@ impl<'a, P: Platform> Held<'a, P> {
         if !self.devices.technique().lazy_bookkeeping() {
             self.note_shadows();
         }
-        let now = ListId::of(self.guard.cluster().list());
-        if now.is_list() {
+        let now = self.guard.cluster().list();
+        if now != ListId::Taken.number() {
             let wanted = self.wanted_list();
-            if wanted != now {
-                self.change_list(now, wanted);
+            if wanted.number() != now {
+                self.change_list(ListId::of(now), wanted);
             }
         }
     }
@@ -227,6 +227,9 @@ impl<'a, P: Platform> Held<'a, P> {
     // A frame of its own: most clusters stay where they are.
     #[inline(never)]
     fn change_list(&mut self, now: ListId, mut wanted: ListId) {
+        if !now.is_list() {
+            return;
+        }
         // A cluster already free was not used since its discard.
         if now == ListId::Free && wanted == ListId::Discard {
             return;

@@ -87,6 +87,9 @@ impl<'s, E: Execution, S: NodeSource> LockedStore<'s, E, S> {
     fn overwrite(&mut self, node: Option<HeldNode<'s>>, stored: &Stored, word: Word) {
         let Some(node) = node else { return self.set_root(word) };
         let first = node.slot(stored.start.get());
+        if node.level().words_of(stored.order) == 1 {
+            return self.set_words(node, first..first + 1, (node.word(first), word));
+        }
         self.set_words(node, first..first + node.level().words_of(stored.order), (node.word(first), word));
     }
 

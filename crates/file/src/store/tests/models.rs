@@ -104,6 +104,16 @@ impl Run {
         }
     }
 
+    /// Looks which of some pages have folios: none that never had one.
+    fn find_around(&self, wanted: u32, ever: u32) {
+        let machine = Cpu(1);
+        let pin = machine.pin();
+        let guard = self.nodes.epoch.enter(&pin);
+        // SAFETY: as in `find_kept`.
+        let bits = unsafe { self.store.folio_bits(index(0), wanted, &guard) };
+        assert_eq!(bits & !(wanted & ever), 0);
+    }
+
     /// Looks up a page whose folio may go, and takes a reference.
     fn find_and_get(&self, page: u64) {
         let machine = Cpu(1);
@@ -169,6 +179,18 @@ fn loom_a_look_up_against_a_tree_that_grows_and_shrinks() {
     model(
         &[1],
         |run| run.find_kept(1),
+        |run| {
+            run.insert(9, Order::ZERO, 1);
+            run.remove(9, 1);
+        },
+    );
+}
+
+#[test]
+fn loom_a_look_around_against_a_tree_that_grows_and_shrinks() {
+    model(
+        &[1],
+        |run| run.find_around(1 << 0 | 1 << 1 | 1 << 8 | 1 << 9, 1 << 1 | 1 << 9),
         |run| {
             run.insert(9, Order::ZERO, 1);
             run.remove(9, 1);
