@@ -33,11 +33,11 @@ pub(crate) fn refault<P: Platform>(
         memcgs.counters().add_stat(pin, memcg, stat, pages as i64);
     };
     count(VmEvent::WorkingsetRefaultAnon, MemcgStat::WorkingsetRefaultAnon);
-    let sizes = memcgs.folios().sizes(evicted_from, node);
+    let (sizes, age) = memcgs.folios().sizes_and_age(evicted_from, node);
     // Pages that could be reclaimed instead of a private page.
     let kept = [LruList::ActiveAnon, LruList::ActiveFile, LruList::InactiveFile];
     let kept: u64 = kept.into_iter().map(|list| sizes[list as usize]).sum();
-    if memory.swap().ages().distance(memcgs.folios().age(evicted_from, node), shadow) > kept {
+    if memory.swap().ages().distance(age, shadow) > kept {
         return LruList::InactiveAnon;
     }
     memcgs.folios().advance(memcg, node, pages);

@@ -36,6 +36,13 @@ impl<P: Platform> MemcgFolios<'_, P> {
         }
     }
 
+    /// The [sizes](Self::sizes) and the [clock](Self::age) of a memcg and node.
+    #[inline]
+    pub fn sizes_and_age(self, id: MemcgId, node: NodeId) -> ([u64; LruList::COUNT], u64) {
+        let lists = self.tree.table.get(id).and_then(|memcg| memcg.lists(node));
+        lists.map_or(([0; LruList::COUNT], 0), |lists| (lists.sizes(), lists.age().load(Ordering::Relaxed)))
+    }
+
     /// The clock of the memcg and node. It restarts when the number is reused for another memcg.
     pub fn age(self, id: MemcgId, node: NodeId) -> u64 {
         let lists = self.tree.table.get(id).and_then(|memcg| memcg.lists(node));

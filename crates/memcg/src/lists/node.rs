@@ -43,10 +43,12 @@ impl<P: Platform> NodeLists<P> {
     }
 
     /// Pages on each list.
+    #[inline]
     pub(crate) fn sizes(&self) -> [u64; LruList::COUNT] {
         core::array::from_fn(|list| self.pages[list].load(Ordering::Relaxed))
     }
 
+    #[inline]
     pub(crate) fn age(&self) -> &AtomicU64 {
         &self.age
     }
