@@ -174,25 +174,22 @@ impl<P: Platform> Resolver<'_, '_, P> {
 
     /// Makes the access possible through entry `index` of `table`, which was `seen`.
     fn resolve_entry(&self, (table, index): (Pfn, usize), seen: u64) -> Result<Step, Refusal> {
-        let entry = P::Paging::decode(seen, Level::PTE);
-        match entry {
-            Entry::Swap(swap)
-                if self.fault.swap_zeros_in(&self.tables, self.pin, (table, index), (seen, swap)) =>
-            {
-                Ok(Step::Done)
-            }
-            _ => self.resolve_live((table, index), entry),
+        if let Entry::Swap(swap) = P::Paging::decode(seen, Level::PTE)
+            && self.fault.swap_zeros_in(&self.tables, self.pin, (table, index), (seen, swap))
+        {
+            return Ok(Step::Done);
         }
+        self.resolve_live((table, index), seen)
     }
 
     /// The same for what was no page of zeros.
     // A frame of its own, which those do not need.
     #[inline(never)]
-    fn resolve_live(&self, (table, index): (Pfn, usize), seen: Entry) -> Result<Step, Refusal> {
+    fn resolve_live(&self, (table, index): (Pfn, usize), seen: u64) -> Result<Step, Refusal> {
         let Self { tables, pin, ref fault, .. } = *self;
         let entries = tables.entries(table);
         let mut spare = Spare::new(self);
-        if fault.needs_folio(seen) {
+        if fault.needs_folio(P::Paging::decode(seen, Level::PTE)) {
             spare.fill(entries, index)?;
         }
         loop {

@@ -275,6 +275,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
     }
 
     /// A folio is about to be read that a program wants: its page goes on an LRU list.
+    #[inline]
     pub(crate) fn note_wanted(self, pin: &Pin<'_, P>, head: Pfn, shadow: Option<Shadow>) {
         let list = refault(self.memory, pin, head, shadow);
         self.memory.memcgs().folios().list_folio(pin, head, list);

@@ -58,7 +58,8 @@ pub(crate) fn with_cluster_on<P: Platform, R>(
 }
 
 /// The same for a `look` that changes nothing.
-#[inline]
+// Always a part of its callers: most looks are shorter than a call.
+#[inline(always)]
 pub(crate) fn look_at<P: Platform, R>(
     devices: &SwapDevices<P>,
     pin: &Pin<'_, P>,
