@@ -219,7 +219,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
                 self.install_cached(&locked, run, (folio, page, index), LeafFlags::ACCESSED)?;
                 let freed = self.map_around(&locked, index);
                 drop(locked);
-                tables.memory().frames().free_chain(pin, freed);
+                if !freed.is_empty() {
+                    tables.memory().frames().free_chain(pin, freed);
+                }
             }
         }
         Ok(Step::Done)

@@ -207,7 +207,8 @@ impl<'a, P: Platform> Held<'a, P> {
     }
 
     /// Moves the cluster to the list it belongs on, after its slots have changed.
-    #[inline]
+    // Always a part of what holds a cluster: mostly it stays where it is.
+    #[inline(always)]
     pub(crate) fn settle(&mut self) {
         if self.guard.torn && self.guard.sum == 0 {
             // Every count is exact again.
