@@ -1,6 +1,6 @@
 //! The audit of the page cache: everything recounted, on a quiet machine.
 
-use crate::cached_file::{CachedFile, UNUSED};
+use crate::cached_file::{CachedFile, OnlyRead, UNUSED};
 use crate::entry::{Entry, Stored};
 use crate::file_core::Mapping;
 use crate::files::Files;
@@ -74,6 +74,19 @@ pub enum FileViolation {
     /// More or fewer pages are counted as allocated ahead and not used than have the tag.
     #[error("file {file} counts {counted} pages that are not used yet, and has {found}")]
     Unused {
+        /// The file's number.
+        file: u64,
+        /// How many are counted.
+        counted: u64,
+        /// How many there are.
+        found: u64,
+    },
+    /// More or fewer folios are counted that the file may have only while it is open for writing nowhere than
+    /// there are; or it has some, and is open so.
+    #[error(
+        "file {file} counts {counted} folios that only unwritten files have, and has {found}; or is written"
+    )]
+    OnlyRead {
         /// The file's number.
         file: u64,
         /// How many are counted.
@@ -207,7 +220,7 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
     /// The pages that a file has: cached, dirty, being written.
     fn validate_file(&self, file: &CachedFile<P>, report: &mut dyn FnMut(FileViolation)) -> [u64; 3] {
         let (number, size) = (file.number(), file.size.load(Ordering::Relaxed));
-        let (mut found, mut swapped, mut unused) = ([0; 3], 0, 0);
+        let (mut found, mut swapped, mut unused, mut only_read) = ([0; 3], 0, 0, 0);
         let (mut stores, mut entries) = (None, None);
         file.with_store(self.frames, |store| {
             store.audit(
@@ -227,6 +240,7 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
                         entries.get_or_insert(wrong);
                     }
                     unused += if file.is_shmem() && has(UNUSED) { stored.order.pages() } else { 0 };
+                    only_read += u64::from(OnlyRead::of(file).limits(stored.order));
                     // Shared memory may have some that was allocated there.
                     if !file.is_shmem() && stored.start.get() >= size.div_ceil(PAGE_SIZE) {
                         entries
@@ -243,6 +257,10 @@ impl<'m, P: Platform, V: Mapping> FileAudit<'m, P, V> {
         let counted = file.swapped.load(Ordering::Relaxed);
         if counted != swapped {
             report(FileViolation::Swapped { file: number, counted, found: swapped });
+        }
+        let counted = file.access.large();
+        if counted != only_read || only_read > 0 && OnlyRead::of(file).is_open_for_writing() {
+            report(FileViolation::OnlyRead { file: number, counted, found: only_read });
         }
         let counted = file.unused.load(Ordering::Relaxed);
         if counted != unused {

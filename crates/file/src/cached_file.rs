@@ -2,6 +2,7 @@
 
 mod find;
 mod kept;
+mod only_read;
 mod orders;
 mod space;
 mod swapped;
@@ -10,6 +11,7 @@ mod unused;
 pub(crate) use find::Is;
 pub use find::{CachedPages, Lookup};
 pub use kept::KeptFolio;
+pub use only_read::OnlyRead;
 pub use orders::NewFolioOrders;
 pub(crate) use space::Prepared;
 pub use swapped::{CameAsZeros, SwappedPages};
@@ -25,6 +27,7 @@ use crate::requests::Requests;
 use crate::shmem::ShmemState;
 use crate::slabs::NodesOn;
 use crate::store::{FolioStore, LockedStore, Tag};
+use crate::write_access::WriteAccess;
 use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
@@ -71,6 +74,7 @@ pub struct CachedFile<P: Platform> {
     /// Pages that were allocated ahead, and not used yet.
     pub(crate) unused: AtomicU64,
     pub(crate) failed_writes: AtomicU64,
+    pub(crate) access: WriteAccess,
     pub(crate) errors: ErrorSequence,
     pub(crate) requests: Requests,
     /// Times that completions were reaped.
@@ -122,6 +126,7 @@ impl<P: Platform> CachedFile<P> {
             swapped: AtomicU64::new(0),
             unused: AtomicU64::new(0),
             failed_writes: AtomicU64::new(0),
+            access: WriteAccess::default(),
             errors: ErrorSequence::default(),
             requests: Requests::default(),
             reaps: AtomicU64::new(0),
@@ -251,6 +256,9 @@ impl<P: Platform> CachedFile<P> {
         if order == Order::PMD {
             let stat = if self.is_shmem() { MemcgStat::ShmemThp } else { MemcgStat::FileThp };
             add_stat(memcgs, head, stat, pages);
+        }
+        if pages < 0 && OnlyRead::of(self).limits(order) {
+            self.access.end_large();
         }
     }
 

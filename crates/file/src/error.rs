@@ -23,6 +23,12 @@ pub enum PageError {
     /// A seal of the shared memory refuses the change (`EPERM`).
     #[error("a seal refuses the change")]
     Sealed,
+    /// The file is not open for writing (`EBADF`; of a call that changes the size `EINVAL`).
+    #[error("the file is not open for writing")]
+    NotForWriting,
+    /// It would be open for writing and for execution (`ETXTBSY`).
+    #[error("the file is being executed, or written to")]
+    TextBusy,
     /// A file of this sort has no such call (`EOPNOTSUPP`): one that is not shared memory, or one that is.
     #[error("a file of this sort has no such call")]
     NotSupported,

@@ -11,7 +11,7 @@ use crate::shmem::{Shmem, ShmemName, ShmemOwner, ShmemPromise, ShmemState};
 use core::alloc::Layout;
 use core::fmt;
 use core::ptr::NonNull;
-use quire_arch::{LockClass, Order, PAGE_SIZE, Pfn, Pin, Platform};
+use quire_arch::{Access, LockClass, Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_slab::SlabCache;
 use quire_sync::SpinLock;
@@ -180,8 +180,11 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         })?;
         // Folios name it by its address.
         core.as_ptr().expose_provenance();
-        // SAFETY: the file counts one opening: this one.
-        let opening = unsafe { self.opening_of(frames, core) }.inspect_err(|_| {
+        // SAFETY: the file lives.
+        let counted = unsafe { core.as_ref() }.access.begin(Access::Write);
+        debug_assert!(counted.is_ok(), "the file was just made");
+        // SAFETY: the file counts one opening: this one, for writing.
+        let opening = unsafe { self.opening_of(frames, core, Access::Write) }.inspect_err(|_| {
             // SAFETY: as above, and the core was just made.
             unsafe {
                 self.state().cores.free(frames, &platform.pin(), core);
@@ -192,7 +195,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         Ok(opening)
     }
 
-    /// An opening of a file.
+    /// An opening of a file for `access`.
     ///
     /// # Errors
     ///
@@ -200,15 +203,16 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     ///
     /// # Safety
     ///
-    /// The file lives, and counts the opening.
+    /// The file lives, and counts the opening, also by its access.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) unsafe fn opening_of(
         &self,
         frames: &Frames<P>,
         core: NonNull<FileCore<P, V>>,
+        access: Access,
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         // SAFETY: the caller's promise.
-        let open = unsafe { OpenFile::new(core) };
+        let open = unsafe { OpenFile::new(core, access) };
         let place = self.state().openings.allocate(frames, &frames.platform().pin(), open)?;
         // VMAs name it by its address.
         place.as_ptr().expose_provenance();

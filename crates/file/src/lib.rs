@@ -24,6 +24,7 @@
 //! - `error`: why a page or bytes cannot be had.
 //! - `error_sequence`: errors of writeback, each reported once to each opening.
 //! - `committed`: memory that is promised to programs.
+//! - `write_access`: who has a file open for writing.
 //! - `user_copy`: the program's side of a call that reads or writes.
 //! - `file_memory`: what the files of a machine share.
 //! - `requests`: the requests of a file that are under way.
@@ -71,16 +72,17 @@ mod transfers;
 mod user_copy;
 mod users;
 mod word;
+mod write_access;
 
 pub use audit::{FileAudit, FileViolation, PagesOf};
 pub use backing::{FileBacking, FileError, FileIo, IoLimits, IoToken, Transferred};
 pub use cache::{
     Allocation, BlockFigures, BlockRefusal, FileBlock, FileHandle, HeldFile, KnownFile, LargeOrders,
-    NewBlock, PageCache, PagedIn, Sealing, ShmemPages, Transfer, Wait,
+    MissingPage, NewBlock, PageCache, PagedIn, Sealing, ShmemPages, Transfer, Wait,
 };
 pub use cached_file::{
     CachedFile, CachedPages, CameAsZeros, FileFigures, KeptFolio, Lookup, MAX_FILE_BYTES, NewFolioOrders,
-    SwappedPages, UnusedPages,
+    OnlyRead, SwappedPages, UnusedPages,
 };
 pub use committed::Committed;
 pub use entry::{Entry, Payload, Stored};

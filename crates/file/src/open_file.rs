@@ -10,7 +10,7 @@ use crate::shmem::ShmemState;
 use core::fmt;
 use core::mem::offset_of;
 use core::ptr::{self, NonNull};
-use quire_arch::Platform;
+use quire_arch::{Access, Platform};
 
 /// An open file. A holder of its [`Opening`] may use it.
 #[repr(C)]
@@ -19,6 +19,8 @@ pub struct OpenFile<P: Platform, V> {
     file: NonNull<FileCore<P, V>>,
     /// Which errors of writeback it has been told of.
     seen: Cursor,
+    /// What it is for: the file counts those that write, and those that no one may write beside.
+    access: Access,
 }
 
 // SAFETY: the file is Send and Sync, and lives as long as this does; all else is, too.
@@ -27,18 +29,18 @@ unsafe impl<P: Platform, V: Mapping> Send for OpenFile<P, V> {}
 unsafe impl<P: Platform, V: Mapping> Sync for OpenFile<P, V> {}
 
 impl<P: Platform, V: Mapping> OpenFile<P, V> {
-    /// An opening of `file`, with the caller as its holder.
+    /// An opening of `file` for `access`, with the caller as its holder.
     ///
     /// # Safety
     ///
-    /// The file counts it, and lives until it is closed.
-    pub(crate) unsafe fn new(file: NonNull<FileCore<P, V>>) -> Self {
+    /// The file counts it, also by its access, and lives until it is closed.
+    pub(crate) unsafe fn new(file: NonNull<FileCore<P, V>>, access: Access) -> Self {
         const { assert!(offset_of!(Self, opening) == 0, "an opening leads to its open file") };
         // SAFETY: the file lives (caller).
         let core = unsafe { file.as_ref() };
         // SAFETY: the mappings are a part of the file, which lives until this is closed (caller).
         let opening = unsafe { Opening::new(NonNull::from(core.mappings())) };
-        Self { opening, file, seen: core.errors.sample() }
+        Self { opening, file, seen: core.errors.sample(), access }
     }
 
     /// The open file that an opening is the first part of.
@@ -67,6 +69,12 @@ impl<P: Platform, V: Mapping> OpenFile<P, V> {
     pub fn file(&self) -> &FileCore<P, V> {
         // SAFETY: it lives until this is closed.
         unsafe { self.file.as_ref() }
+    }
+
+    /// What it is for.
+    #[inline]
+    pub fn access(&self) -> Access {
+        self.access
     }
 
     pub(crate) fn file_place(&self) -> NonNull<FileCore<P, V>> {

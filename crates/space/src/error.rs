@@ -34,6 +34,8 @@ impl Errno {
     pub const ENODEV: Self = Self(19);
     /// Invalid argument.
     pub const EINVAL: Self = Self(22);
+    /// Text file busy.
+    pub const ETXTBSY: Self = Self(26);
     /// File too large.
     pub const EFBIG: Self = Self(27);
     /// No space left on device.
@@ -67,6 +69,7 @@ impl Errno {
             Self::EEXIST => "EEXIST",
             Self::ENODEV => "ENODEV",
             Self::EINVAL => "EINVAL",
+            Self::ETXTBSY => "ETXTBSY",
             Self::EFBIG => "EFBIG",
             Self::ENOSPC => "ENOSPC",
             Self::ERANGE => "ERANGE",

@@ -1,12 +1,12 @@
 //! Files as an embedder holds them.
 
 use crate::caller::retry_with_reclaim;
-use crate::error::Error;
+use crate::error::{Errno, Error};
 use crate::spaces::{CALL_ATTEMPTS, Spaces};
 use core::fmt;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
-use quire_arch::{Order, PAGE_SIZE, Platform};
+use quire_arch::{Access, Order, PAGE_SIZE, Platform};
 use quire_fault::{Need, SwapInError};
 use quire_file::{
     Allocation, Busy, Entering, FileBacking, FileError, FileFigures, FileHandle, HeldFile, IndexRange,
@@ -31,8 +31,8 @@ pub struct File<'m, P: Platform> {
 }
 
 impl<'m, P: Platform> File<'m, P> {
-    /// A new file of `size` bytes whose contents `backing` has. The backing is dropped with the file, or if
-    /// this fails.
+    /// A new file of `size` bytes, open for writing, whose contents `backing` has. The backing is dropped
+    /// with the file, or if this fails.
     ///
     /// # Errors
     ///
@@ -47,9 +47,9 @@ impl<'m, P: Platform> File<'m, P> {
         Ok(Self { spaces, handle: spaces.page_cache().create(backing, size)? })
     }
 
-    /// New shared memory of `size` bytes, all of it zeros (Linux's `memfd_create`, or a file in a tmpfs): a
-    /// file that has no backing. `owner` is asked for each of its pages that comes to exist, and dropped with
-    /// the file, or if this fails.
+    /// New shared memory of `size` bytes, open for writing, all of it zeros (Linux's `memfd_create`, or a
+    /// file in a tmpfs): a file that has no backing. `owner` is asked for each of its pages that comes to
+    /// exist, and dropped with the file, or if this fails.
     ///
     /// # Errors
     ///
@@ -118,15 +118,33 @@ impl<'m, P: Platform> File<'m, P> {
         unsafe { backing_of::<P>(self.opening().as_ref()) }
     }
 
-    /// Opens the file once more. What maps one opening does not merge with what maps another, and each is
-    /// told of an error of writeback once.
+    /// Opens the file once more: for reading only (`O_RDONLY`), with [`Access::Write`] also for writing, with
+    /// [`Access::Execute`] for reading while none may write to it, as `exec` opens a program. What maps one
+    /// opening does not merge with what maps another, and each is told of an error of writeback once. It is
+    /// open as long as the result is there, or something is mapped of it. May sleep.
+    ///
+    /// As long as no opening is for writing, MADV_COLLAPSE and khugepaged make large folios of what is mapped
+    /// of the file, where the machine [allows](crate::HugeConfig::read_only_files) it. The next one for
+    /// writing drops what is cached of it and clean. So what an embedder keeps of a file for itself is for
+    /// reading.
     ///
     /// # Errors
     ///
-    /// [`PageError::NoMemory`].
-    pub fn open(&self) -> Result<Self, PageError> {
+    /// [`PageError::NoMemory`]; [`PageError::TextBusy`] for writing beside an opening for execution, or the
+    /// other way round.
+    pub fn open(&self, access: Access) -> Result<Self, PageError> {
         let spaces = self.spaces;
-        Ok(Self { spaces, handle: spaces.page_cache().open_again(&self.handle)? })
+        let handle = spaces.page_cache().open_again(&self.handle, access, &self.mappers())?;
+        Ok(Self { spaces, handle })
+    }
+
+    /// Whether it is open for writing.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.handle.access() == Access::Write
+    }
+
+    fn check_writable(&self) -> Result<(), PageError> {
+        if self.is_writable() { Ok(()) } else { Err(PageError::NotForWriting) }
     }
 
     /// The file, to be known when this handle is dropped.
@@ -135,14 +153,19 @@ impl<'m, P: Platform> File<'m, P> {
         self.handle.know()
     }
 
-    /// Opens a file that is held.
+    /// Opens shared memory that is held, for writing.
     ///
     /// # Errors
     ///
-    /// [`Error::NoFrames`].
+    /// [`Error::NoFrames`]; [`Error::RefusedByFile`] where it is open for execution.
     #[doc(hidden)]
     pub fn open_held(spaces: &'m Spaces<P>, held: &HeldFile<'m, P, Vma>) -> Result<Self, Error> {
-        let open = || Ok(FileHandle::of_held(held)?);
+        let open = || {
+            FileHandle::of_held(held).map_err(|error| match error {
+                PageError::NoMemory(cause) => Error::NoFrames(cause),
+                _ => Error::RefusedByFile(Errno::ETXTBSY),
+            })
+        };
         retry_with_reclaim(spaces, || false, open).map(|handle| Self { spaces, handle })
     }
 
@@ -172,10 +195,11 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`], [`PageError::Sealed`]; of shared memory also for want of memory, where the
-    /// page that the new end is in is to be swapped in, or more than it was swapped out in one piece. Nothing
-    /// has changed then.
+    /// [`PageError::NotForWriting`], [`PageError::TooLarge`], [`PageError::Sealed`]; of shared memory also
+    /// for want of memory, where the page that the new end is in is to be swapped in, or more than it was
+    /// swapped out in one piece. Nothing has changed then.
     pub fn set_size(&self, size: u64) -> Result<(), PageError> {
+        self.check_writable()?;
         let mut failed = 0;
         loop {
             let file = self.handle.file();
@@ -193,9 +217,13 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotSealable`], [`Error::Sealed`] for what has [`Seals::SEAL`], and [`Error::InUse`] against
-    /// writes while a shared mapping may write, or a page is pinned for a device. No seal is added then.
+    /// [`Error::NotPermitted`] if this is not open for writing, [`Error::NotSealable`], [`Error::Sealed`] for
+    /// what has [`Seals::SEAL`], and [`Error::InUse`] against writes while a shared mapping may write, or a
+    /// page is pinned for a device. No seal is added then.
     pub fn add_seals(&self, seals: Seals) -> Result<(), Error> {
+        if !self.is_writable() {
+            return Err(Error::NotPermitted);
+        }
         let users = self.mappers();
         let added = Sealing::new(self.spaces.page_cache(), self.handle.file(), &users).add(seals);
         added.map_err(|error| match error {
@@ -228,6 +256,7 @@ impl<'m, P: Platform> File<'m, P> {
         program: &Membership,
         is_killed: &dyn Fn() -> bool,
     ) -> Result<(), PageError> {
+        self.check_writable()?;
         let file = self.handle.file();
         let allocation = Allocation::new(self.spaces.page_cache(), file, &bytes)?;
         let allocate = |index| {
@@ -278,6 +307,7 @@ impl<'m, P: Platform> File<'m, P> {
         program: &Membership,
         free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
     ) -> Result<(), PageError> {
+        self.check_writable()?;
         let users = self.mappers();
         self.with_reclaim(program, || {
             let file = self.handle.file();
@@ -292,14 +322,15 @@ impl<'m, P: Platform> File<'m, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::TooLarge`]; [`PageError::NotSupported`] for shared memory; a page could not be written,
-    /// or `change` failed: the size is the one before.
+    /// [`PageError::NotForWriting`], [`PageError::TooLarge`]; [`PageError::NotSupported`] for shared memory;
+    /// a page could not be written, or `change` failed: the size is the one before.
     pub fn replace_from(
         &self,
         from: u64,
         size: u64,
         mut change: impl FnMut() -> Result<(), FileError>,
     ) -> Result<(), PageError> {
+        self.check_writable()?;
         let file = self.handle.file();
         self.spaces.page_cache().replace_from(file, (from, size), &self.mappers(), &mut change)
     }
@@ -321,7 +352,8 @@ impl<'m, P: Platform> File<'m, P> {
     }
 
     /// Writes from byte `at` on, and makes the file as large as that needs; otherwise as
-    /// [`read`](Self::read).
+    /// [`read`](Self::read). Nothing is written by an opening that is not for it
+    /// ([`PageError::NotForWriting`]).
     pub fn write(&self, at: u64, from: &mut dyn UserCopy) -> Transfer {
         self.write_for(at, from, &Membership::default())
     }
@@ -335,6 +367,9 @@ impl<'m, P: Platform> File<'m, P> {
 
     /// [`write`](Self::write) for a program of this machine, whose memcg is charged.
     pub(crate) fn write_for(&self, at: u64, from: &mut dyn UserCopy, program: &Membership) -> Transfer {
+        if let Err(error) = self.check_writable() {
+            return Transfer { bytes: 0, stopped: Some(error) };
+        }
         self.transfer(program, |done| {
             let at = at.saturating_add(done);
             self.spaces.page_cache().write(self.handle.file(), at, from, program, &self.mappers())
@@ -483,7 +518,8 @@ pub(crate) unsafe fn backing_of<P: Platform>(opening: &Opening<Vma>) -> Backing 
 ///
 /// # Errors
 ///
-/// [`Error::Sealed`] for one that writes.
+/// [`Error::Sealed`] for one that writes; [`Error::AccessDenied`] for one that may, of an opening that is not
+/// for writing.
 ///
 /// # Safety
 ///
@@ -499,6 +535,9 @@ pub(crate) unsafe fn enter_file<'o, P: Platform>(
     // SAFETY: openings that VMAs name are of files of their machine (caller), and this one is held as long as
     // the reference to it is valid.
     let open = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) };
+    if open.access() != Access::Write {
+        return Err(Error::AccessDenied);
+    }
     match open.enter_writer(platform, flags.contains(VmFlags::WRITE)) {
         Ok(None) => {
             *flags -= VmFlags::MAYWRITE;

@@ -115,7 +115,8 @@ impl From<PageError> for Error {
             PageError::PastEnd => Self::PastEnd,
             PageError::TooLarge => Self::FileTooLarge,
             PageError::File(error) => error.into(),
-            PageError::OtherMachine => Self::Invalid,
+            PageError::OtherMachine | PageError::NotForWriting => Self::Invalid,
+            PageError::TextBusy => Self::Busy,
             PageError::NotSupported => Self::NotSupported,
             PageError::Sealed => Self::NotPermitted,
             // No call returns that a page is swapped out.

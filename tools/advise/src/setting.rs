@@ -309,7 +309,7 @@ fn grid_with((present, shmem): (HugeConfig, Option<ShmemHuge>), has: impl Fn(Ord
         khugepaged.unwrap_or(present.khugepaged)
     };
     let any_empty = none(KhugepagedConfig::LINUX.get(KhugepagedSetting::MaxPtesNone));
-    let with = |policy: HugePolicy| (HugeConfig { policy, khugepaged: any_empty }, shmem);
+    let with = |policy: HugePolicy| (HugeConfig { policy, khugepaged: any_empty, ..present }, shmem);
     let always = with(policy(HugeEnabled::Always)).0;
     // Smaller sizes come beside what programs ask for by madvise, where the host allows that.
     let asked = match present.policy.enabled() {

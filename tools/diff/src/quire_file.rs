@@ -173,7 +173,7 @@ impl<'m> ProgramFile<'m> {
             Store::Disk => machine.memory().create_file(bytes.clone(), file_bytes)?,
             Store::Large => machine.memory().create_file(bytes.clone(), 0)?,
         };
-        let (second, third) = (file.open()?, file.open()?);
+        let (second, third) = (file.open(Access::Write)?, file.open(Access::Write)?);
         let this = Self { facts, bytes, openings: [file, second, third] };
         if store != Store::Disk {
             // By one call, as on Linux.
@@ -310,7 +310,8 @@ pub(crate) fn errno_of(error: PageError) -> Errno {
         PageError::TooLarge => Errno::EFBIG,
         PageError::Sealed => Errno::EPERM,
         PageError::NotSupported => Errno::EOPNOTSUPP,
-        PageError::OtherMachine => Errno::EBADF,
+        PageError::OtherMachine | PageError::NotForWriting => Errno::EBADF,
+        PageError::TextBusy => Errno::ETXTBSY,
         PageError::BadAddress | PageError::PastEnd => Errno::EFAULT,
         PageError::NoMemory(_) | PageError::OverLimit(_) => Errno::ENOMEM,
         PageError::File(FileError::NoSpace) => Errno::ENOSPC,

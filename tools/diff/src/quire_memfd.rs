@@ -14,6 +14,7 @@ use quire_arch::PAGE_SIZE;
 use quire_host::{HostPlatform, Machine, Program, ProgramSpace};
 use quire_mm::abi::{Memfd, OpenFile};
 use quire_mm::file::{PageError, Seals};
+use quire_mm::platform::Access;
 use quire_mm::space::{Errno, Error, MappedFile, Space, VmFlags};
 use std::rc::Rc;
 
@@ -150,7 +151,7 @@ impl<'m> Descriptors<'m> {
         // There is no such name in /proc.
         let Description { file, mode, .. } = self.get(of).ok_or(Errno::ENOENT)?;
         let (reads, writes) = (access != O_WRONLY, access != O_RDONLY);
-        let file = file.open().map_err(errno_of)?;
+        let file = file.open(Access::Write).map_err(errno_of)?;
         let description = Description { file, reads, writes, mode: *mode };
         if let Some(at) = memfd_at(descriptor) {
             self.0[at] = Some(Rc::new(description));

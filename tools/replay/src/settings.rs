@@ -17,7 +17,7 @@ use quire_trace::format::{HostSettings, TraceHeader};
 #[must_use]
 pub fn recorded_huge_config(header: &TraceHeader) -> Option<HugeConfig> {
     let settings = header.settings.as_ref().filter(|settings| !settings.thp_files.is_empty())?;
-    Some(HugeConfig { policy: policy(settings), khugepaged: khugepaged(settings) })
+    Some(HugeConfig { policy: policy(settings), khugepaged: khugepaged(settings), ..HugeConfig::default() })
 }
 
 /// Which folios of shared memory could be large by `/sys` when the recording began, regardless of what the
@@ -152,7 +152,7 @@ mod tests {
             ("hugepages-32kB/enabled", "perhaps"),
             ("khugepaged/max_ptes_swap", "100000"),
         ];
-        let HugeConfig { policy, khugepaged } = recorded_huge_config(&header(&files, true)).unwrap();
+        let HugeConfig { policy, khugepaged, .. } = recorded_huge_config(&header(&files, true)).unwrap();
         assert_eq!((policy.enabled(), policy.defrag()), (HugeEnabled::Always, HugeDefrag::DeferMadvise));
         assert!(!policy.zero_page() && !policy.shrink_underused());
         let word = |order| policy.size(Order::new(order).unwrap());

@@ -336,7 +336,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
 /// What a call writes of so many bytes from byte `at` on to one folio, and of shared memory the orders of a
 /// folio that is made for it. As Linux, which takes no more than a folio of the PMD's order has.
 fn next_part<P: Platform>(file: &CachedFile<P>, at: u64, bytes: u64) -> (Part, Option<OrderSet>) {
-    let usual = Part::new(at, bytes, file.largest_order());
+    let usual = Part::new(at, bytes, NewFolioOrders::of(file).largest());
     if !file.is_shmem() {
         return (usual, None);
     }

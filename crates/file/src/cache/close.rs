@@ -22,7 +22,9 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         let place = ptr::with_exposed_provenance_mut::<OpenFile<P, V>>(opening.addr().get());
         let Some(place) = NonNull::new(place) else { return };
         // SAFETY: it is one that these files made (caller), and the caller's alone.
-        let core = unsafe { place.as_ref() }.file_place();
+        let open = unsafe { place.as_ref() };
+        let core = open.file_place();
+        open.file().access.end(open.access());
         // SAFETY: nothing holds it any more (caller).
         unsafe { self.files.free_opening(self.frames(), place) };
         // SAFETY: the file counts this opening.

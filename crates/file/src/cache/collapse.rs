@@ -1,4 +1,7 @@
-//! Collapse: what shared memory has of an aligned block becomes one large folio.
+//! Collapse: what a file has of an aligned block becomes one large folio.
+//!
+//! Of shared memory, holes become zeros. Of any other file, which must be open for writing nowhere, the
+//! caller reads what is missing first, and everything is clean.
 //!
 //! Everything that is allocated comes first. Then, with Invalidate held alone, the folios of the block are
 //! locked and unmapped. From then on nothing writes to them, and who looks one up waits for its lock, finds
@@ -6,19 +9,19 @@
 //! all that another thread may have of a folio without its lock: then nothing is changed.
 
 use super::PageCache;
+use super::held_folios::{HeldFolios, MOST};
 use super::new_folio::SITE;
-use crate::cached_file::{UNUSED, UnusedPages};
+use crate::cached_file::{CachedPages, OnlyRead, UNUSED, UnusedPages};
 use crate::entry::{Entry, Payload, Stored};
 use crate::error::{PageError, SwappedPage};
 use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
-use crate::locked_folio::{Lent, LockedFolio};
+use crate::locked_folio::LockedFolio;
 use crate::store::Filter;
 use crate::users::FileUsers;
 use core::fmt;
-use core::ptr::NonNull;
-use quire_arch::{Order, PAGE_SIZE, Pfn, Platform};
-use quire_frame::{AllocRequest, FolioGuard, FrameFlags, Migratetype, OwnerWord, VmEvent};
+use quire_arch::{Order, Pfn, Platform};
+use quire_frame::{AllocRequest, FolioGuard, Frame, FrameFlags, Migratetype, OwnerWord, VmEvent};
 use quire_memcg::{Membership, MemcgStat, Memcgs, OverLimit};
 use quire_sync::atomic::raw::Ordering;
 
@@ -27,9 +30,6 @@ const ATTEMPTS: u32 = 16;
 
 /// Entries that are looked at under one hold of the store's lock.
 const AT_ONCE: usize = 16;
-
-/// Folios whose locks can be kept: those of a block of the PMD's order on frames of one page.
-const MOST: usize = PAGE_SIZE as usize / size_of::<u64>();
 
 /// What a file has of a block, at a moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,14 +47,29 @@ pub struct BlockFigures {
 /// Why a block is as it was; programs may have lost entries for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BlockRefusal {
-    /// The file has nothing of it.
+    /// The shared memory has nothing of it.
     Empty,
     /// A folio of it is pinned, or in use by another thread all the time.
     Busy,
-    /// A page of it is on a swap device, and is to be brought in.
-    Swapped(SwappedPage),
+    /// A page of it is to be brought in first.
+    Missing(MissingPage),
     /// The file's owner has no room for the holes; or it has a page behind the end that no program has used.
     NoRoom,
+    /// The file, which is not shared memory, ends within it.
+    PastEnd,
+    /// A folio of it is dirty, or being written: in a file that none writes to, from before.
+    Dirty,
+    /// The file, which is not shared memory, is open for writing.
+    Written,
+}
+
+/// A page that is not cached, and has contents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MissingPage {
+    /// It is on a swap device.
+    Swapped(SwappedPage),
+    /// The backing has it.
+    Unread(PageIndex),
 }
 
 /// A charged folio for a block, and a frame for the list of the folios that it replaces. Both are freed if
@@ -84,7 +99,7 @@ impl<P: Platform> fmt::Debug for NewBlock<'_, P> {
     }
 }
 
-/// An aligned block of a file of shared memory.
+/// An aligned block of a file.
 pub struct FileBlock<'c, 'm, P: Platform, V: Mapping> {
     cache: PageCache<'m, P, V>,
     file: &'c FileCore<P, V>,
@@ -107,13 +122,13 @@ impl From<BlockRefusal> for Failed {
 }
 
 impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
-    /// The block of `order` that begins at page `start`, if that is one of shared memory.
+    /// The block of `order` that begins at page `start`, if one begins there.
     pub fn of(
         cache: PageCache<'m, P, V>,
         file: &'c FileCore<P, V>,
         (start, order): (PageIndex, Order),
     ) -> Option<Self> {
-        let is_one = file.is_shmem() && start.is_aligned(order) && order.pages() <= MOST as u64;
+        let is_one = start.is_aligned(order) && order.pages() <= MOST as u64;
         is_one.then_some(Self { cache, file, start, order })
     }
 
@@ -150,17 +165,37 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
         figures
     }
 
-    /// The first page of it that is on a swap device.
+    /// The first page of it that is to be brought in.
     ///
     /// # Errors
     ///
     /// It is behind the end of the file.
-    pub fn next_swapped(&self) -> Result<Option<SwappedPage>, BlockRefusal> {
+    pub fn next_missing(&self) -> Result<Option<MissingPage>, BlockRefusal> {
+        if !self.file.is_shmem() {
+            return self.next_unread();
+        }
         let pages = (self.pages().start(), self.pages().end());
         match self.cache.shmem().next(self.file, pages, |_| true) {
             Some(page) if self.file.ends_before(page.index) => Err(BlockRefusal::NoRoom),
-            found => Ok(found),
+            found => Ok(found.map(MissingPage::Swapped)),
         }
+    }
+
+    fn next_unread(&self) -> Result<Option<MissingPage>, BlockRefusal> {
+        if !self.file.reaches(self.pages()) {
+            return Err(BlockRefusal::PastEnd);
+        }
+        let mut rest = self.pages();
+        while !rest.is_empty() {
+            let part = rest.intersect(IndexRange::new(rest.start(), rest.start() + u64::from(u32::BITS)));
+            let missing = CachedPages::of(self.file).missing(self.cache.frames(), part);
+            if missing != 0 {
+                let first = part.start() + u64::from(missing.trailing_zeros());
+                return Ok(PageIndex::new(first).map(MissingPage::Unread));
+            }
+            rest = IndexRange::new(part.end(), rest.end());
+        }
+        Ok(None)
     }
 
     /// A folio for it, charged to `program`. It is allocated once, and charged again for as long as
@@ -228,8 +263,8 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
             if figures.is_whole {
                 return Ok(());
             }
-            if let Some(page) = self.next_swapped()? {
-                return Err(BlockRefusal::Swapped(page));
+            if let Some(page) = self.next_missing()? {
+                return Err(BlockRefusal::Missing(page));
             }
             if figures.cached == 0 {
                 return Err(BlockRefusal::Empty);
@@ -267,7 +302,7 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
         let Self { cache, file, order, .. } = *self;
         let Some(head) = new.head else { return Ok(()) };
         let alone = file.invalidate.write(cache.platform());
-        let mut held = HeldFolios { cache, list: new.list, count: 0, pages: 0 };
+        let mut held = HeldFolios::new(cache, new.list);
         self.lock_all(&mut held)?;
         if self.order.pages() - held.pages != holes {
             return Err(Failed::Changed);
@@ -281,17 +316,24 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
             if self.is_pinned(&folio) {
                 return Err(BlockRefusal::Busy.into());
             }
+            self.check_clean(folio.frame())?;
         }
+        // Nothing fails from here on.
+        self.begin_large()?;
         self.copy(&held, head);
         let guard = self.lock_new(head);
         self.publish(head);
         new.head = None;
         let folio = LockedFolio::new(cache.memcgs, head, guard);
         file.count_came(cache.memcgs, head, order);
-        cache.shmem().list(file, head);
+        if file.is_shmem() {
+            cache.shmem().list(file, head);
+        }
         while let Some(old) = held.pop() {
             cache.disown(file, &old);
-            cache.shmem().leave_unnamed(old);
+            if file.is_shmem() {
+                cache.shmem().leave_unnamed(old);
+            }
         }
         drop(held);
         // Its lock keeps faults away while mmap locks are tried, which come before Invalidate.
@@ -322,7 +364,7 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
             if stored.order >= self.order {
                 return Err(Failed::Changed);
             }
-            let is_unused = UnusedPages::of(file).has(frames, stored.start);
+            let is_unused = file.is_shmem() && UnusedPages::of(file).has(frames, stored.start);
             if is_unused && file.ends_before(stored.start) {
                 return Err(BlockRefusal::NoRoom.into());
             }
@@ -341,8 +383,24 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
             debug_assert!(file.has(frames.known(head), stored.start), "{head:?} has left the file");
             let _ = reference.into_head();
             held.push(head, stored.order, guard);
+            self.check_clean(frames.known(head))?;
             rest = IndexRange::new(stored.range().end(), rest.end());
         }
+    }
+
+    /// Refuses a locked folio of a file that is to be written, or is being written. Shared memory is dirty.
+    fn check_clean(&self, frame: &Frame) -> Result<(), BlockRefusal> {
+        let is_dirty = frame.word().flags().intersects(FrameFlags::DIRTY | FrameFlags::WRITEBACK);
+        if is_dirty && !self.file.is_shmem() { Err(BlockRefusal::Dirty) } else { Ok(()) }
+    }
+
+    /// Counts the new folio, if the file may have it only while none writes to it, and refuses it where it is
+    /// open for writing. What there is of the block is locked, and Invalidate held exclusively: so who opens
+    /// it from now on finds the folio.
+    fn begin_large(&self) -> Result<(), BlockRefusal> {
+        let Self { file, order, .. } = *self;
+        let counted = u64::from(OnlyRead::of(file).limits(order));
+        if file.is_shmem() || file.access.begin_large(counted) { Ok(()) } else { Err(BlockRefusal::Written) }
     }
 
     /// Whether a locked folio that nothing maps is pinned, and stays so.
@@ -401,7 +459,8 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
         if let Some(shmem) = file.shmem() {
             shmem.has_large.store(true, Ordering::Relaxed);
         }
-        frame.set_flags(FrameFlags::SHARED_BY_NAME | FrameFlags::DIRTY);
+        let dirty = if file.is_shmem() { FrameFlags::DIRTY } else { FrameFlags::empty() };
+        frame.set_flags(FrameFlags::SHARED_BY_NAME | dirty);
         frame.as_folio().set_index(start.get());
         frame.as_folio().set_owner(file.owner_word());
         let got = frame.get(1);
@@ -409,67 +468,15 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
         let is_merged = file.with_store(cache.frames(), |store| {
             let mut rest = self.pages();
             // As a program that used each of them.
-            while let Some(stored) = store.next(rest, Filter::Tagged(UNUSED)) {
+            while file.is_shmem()
+                && let Some(stored) = store.next(rest, Filter::Tagged(UNUSED))
+            {
                 UnusedPages::of(file).unmark(store, stored.start);
                 rest = IndexRange::new(stored.range().end(), rest.end());
             }
             store.merge(Stored { start, order, entry: Entry::Folio(head) })
         });
         debug_assert!(is_merged, "nothing was in the place of {head:?}");
-    }
-}
-
-/// Folios that a collapse has locked, each with a reference. What is left of them is unlocked when this is
-/// dropped.
-struct HeldFolios<'m, P: Platform, V: Mapping> {
-    cache: PageCache<'m, P, V>,
-    /// A frame with their first frames, in the order of the file.
-    list: Pfn,
-    count: usize,
-    pages: u64,
-}
-
-impl<'m, P: Platform, V: Mapping> HeldFolios<'m, P, V> {
-    fn place(&self, nth: usize) -> NonNull<u64> {
-        debug_assert!(nth < MOST, "a block has {MOST} folios at most");
-        // SAFETY: the frame has so many words, and is the collapse's.
-        unsafe { self.cache.platform().direct_map(self.list).cast::<u64>().add(nth) }
-    }
-
-    /// Adds a folio, whose lock and reference it takes.
-    fn push(&mut self, head: Pfn, order: Order, guard: FolioGuard<'m, P>) {
-        guard.leave_held();
-        // SAFETY: the word is the collapse's.
-        unsafe { self.place(self.count).write(head.0) };
-        self.count += 1;
-        self.pages += order.pages();
-    }
-
-    fn head(&self, nth: usize) -> Pfn {
-        debug_assert!(nth < self.count);
-        // SAFETY: so many were written.
-        Pfn(unsafe { self.place(nth).read() })
-    }
-
-    /// One of them.
-    fn lend(&self, nth: usize) -> Lent<'m, P> {
-        // SAFETY: its lock and its reference are held here.
-        unsafe { LockedFolio::lent(self.cache.memcgs, self.head(nth)) }
-    }
-
-    /// Takes the last one out.
-    fn pop(&mut self) -> Option<LockedFolio<'m, P>> {
-        let last = self.count.checked_sub(1)?;
-        let head = self.head(last);
-        self.count = last;
-        let guard = self.cache.frames().folios().adopt_folio_lock(head);
-        Some(LockedFolio::new(self.cache.memcgs, head, guard))
-    }
-}
-
-impl<P: Platform, V: Mapping> Drop for HeldFolios<'_, P, V> {
-    fn drop(&mut self) {
-        while self.pop().is_some() {}
     }
 }
 

@@ -58,8 +58,8 @@ impl<'m, P: Platform, V: Mapping> Cutter<'_, 'm, P, V> {
         Ok(reserve)
     }
 
-    /// Whether the file may have large folios by now. It never has none again; so who finds it changed when
-    /// Invalidate is held looks for nodes again.
+    /// Whether the file may have large folios by now. Who finds it changed when Invalidate is held looks for
+    /// nodes again.
     pub(super) fn has_large(&self) -> bool {
         self.file.largest_order() > Order::ZERO
     }

@@ -5,13 +5,14 @@ use crate::backing::FileBacking;
 use crate::cached_file::MAX_FILE_BYTES;
 use crate::error::PageError;
 use crate::file_core::{FileCore, Mapping};
+use crate::index::IndexRange;
 use crate::open_file::OpenFile;
 use crate::shmem::{ShmemName, ShmemOwner, ShmemPromise};
+use crate::users::FileUsers;
 use core::fmt;
 use core::ops::Deref;
 use core::ptr::NonNull;
-use quire_arch::Platform;
-use quire_frame::AllocError;
+use quire_arch::{Access, Platform};
 use quire_sync::atomic::raw::Ordering;
 
 /// An open file, held. Dropping it lets the opening go, and closes it if nothing else holds it: that may
@@ -27,7 +28,8 @@ unsafe impl<P: Platform, V: Mapping> Send for FileHandle<'_, P, V> {}
 unsafe impl<P: Platform, V: Mapping> Sync for FileHandle<'_, P, V> {}
 
 impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
-    /// A file of `size` bytes, open. The backing is dropped with the last opening, or if this fails.
+    /// A file of `size` bytes, open for writing. The backing is dropped with the last opening, or if this
+    /// fails.
     ///
     /// # Errors
     ///
@@ -41,8 +43,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         Ok(FileHandle { cache: self, open })
     }
 
-    /// Shared memory of `size` bytes, open: a file without a backing, whose pages `owner` is asked for. The
-    /// owner is dropped with the last opening, or if this fails.
+    /// Shared memory of `size` bytes, open for writing: a file without a backing, whose pages `owner` is
+    /// asked for. The owner is dropped with the last opening, or if this fails.
     ///
     /// # Errors
     ///
@@ -61,22 +63,25 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         Ok(FileHandle { cache: self, open })
     }
 
-    /// Opens the file of `open` once more.
+    /// Opens the file of `open` once more, for `access`. Before it may be written to, the folios leave its
+    /// cache that it has only while none writes, with all else that is clean. May sleep; nothing is held.
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
+    /// [`PageError::TextBusy`], or there is no memory for it.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn open_again(self, open: &OpenFile<P, V>) -> Result<FileHandle<'m, P, V>, AllocError> {
-        let file = open.file();
-        // Relaxed: the opening at hand is counted, so this is not the first.
-        file.openings.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the file lives, and has just counted the opening.
-        let made = unsafe { self.files.opening_of(self.frames(), open.file_place()) };
-        let open = made.inspect_err(|_| {
-            file.openings.fetch_sub(1, Ordering::Relaxed);
-        })?;
-        Ok(FileHandle { cache: self, open })
+    pub fn open_again(
+        self,
+        open: &OpenFile<P, V>,
+        access: Access,
+        users: &dyn FileUsers<P, V>,
+    ) -> Result<FileHandle<'m, P, V>, PageError> {
+        // SAFETY: the file has the opening at hand, so it lives.
+        let handle = unsafe { FileHandle::counted(self, open.file_place(), access) }?;
+        if access == Access::Write {
+            handle.end_reading_only(users);
+        }
+        Ok(handle)
     }
 }
 
@@ -118,22 +123,55 @@ unsafe impl<P: Platform, V: Mapping> Send for KnownFile<'_, P, V> {}
 unsafe impl<P: Platform, V: Mapping> Sync for KnownFile<'_, P, V> {}
 
 impl<'m, P: Platform, V: Mapping> FileHandle<'m, P, V> {
-    /// An opening of a file that is held.
+    /// An opening for writing of a file that is held, and is shared memory.
     ///
     /// # Errors
     ///
-    /// There is no memory for it.
+    /// [`PageError::TextBusy`], or there is no memory for it.
     #[cfg_attr(debug_assertions, track_caller)]
-    pub fn of_held(held: &HeldFile<'m, P, V>) -> Result<Self, AllocError> {
-        let HeldFile { cache, core } = *held;
-        // Relaxed: one opening is counted for what holds it.
-        held.openings.fetch_add(1, Ordering::Relaxed);
+    pub fn of_held(held: &HeldFile<'m, P, V>) -> Result<Self, PageError> {
+        debug_assert!(held.is_shmem(), "what a file has only while none writes is not looked for");
+        // SAFETY: one opening is counted for what holds it.
+        unsafe { Self::counted(held.cache, held.core, Access::Write) }
+    }
+
+    /// One opening more.
+    ///
+    /// # Safety
+    ///
+    /// The file has one, so that it lives.
+    #[cfg_attr(debug_assertions, track_caller)]
+    unsafe fn counted(
+        cache: PageCache<'m, P, V>,
+        core: NonNull<FileCore<P, V>>,
+        access: Access,
+    ) -> Result<Self, PageError> {
+        // SAFETY: the caller's promise.
+        let file = unsafe { core.as_ref() };
+        file.access.begin(access)?;
+        // Relaxed: another opening is counted, so this is not the first.
+        file.openings.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the file lives, and has just counted the opening.
-        let made = unsafe { cache.files.opening_of(cache.frames(), core) };
+        let made = unsafe { cache.files.opening_of(cache.frames(), core, access) };
         let open = made.inspect_err(|_| {
-            held.openings.fetch_sub(1, Ordering::Relaxed);
+            file.openings.fetch_sub(1, Ordering::Relaxed);
+            file.access.end(access);
         })?;
         Ok(Self { cache, open })
+    }
+
+    /// Removes what the file may have only while it is open for writing nowhere: this opening is for that. As
+    /// in Linux everything that is clean leaves the cache. (What is dirty stays; Linux loses it.)
+    fn end_reading_only(&self, users: &dyn FileUsers<P, V>) {
+        let (cache, file) = (self.cache, self.file());
+        if file.access.large() == 0 {
+            return;
+        }
+        let _alone = file.invalidate.write(cache.platform());
+        // Not the copies that programs have made. None of what comes from now on is of this sort.
+        users.unmap(file, IndexRange::ALL, false);
+        cache.remove_clean(file, IndexRange::ALL, users);
+        debug_assert_eq!(file.access.large(), 0, "{file:?} is written to");
     }
 
     /// The file, to be known when this is dropped.

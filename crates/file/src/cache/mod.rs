@@ -1,7 +1,7 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `collapse`, `obtain`, `writeback`,
-//! `cut`, `seal`, `hole`, `truncate`, `allocate`, `calls`, `close`, `handle`.
+//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `held_folios`, `collapse`, `obtain`,
+//! `writeback`, `cut`, `seal`, `hole`, `truncate`, `allocate`, `calls`, `close`, `handle`.
 
 mod ahead;
 mod allocate;
@@ -11,6 +11,7 @@ mod collapse;
 mod cut;
 mod find;
 mod handle;
+mod held_folios;
 mod hole;
 mod new_folio;
 mod obtain;
@@ -22,7 +23,7 @@ mod writeback;
 
 pub use allocate::Allocation;
 pub use calls::Transfer;
-pub use collapse::{BlockFigures, BlockRefusal, FileBlock, NewBlock};
+pub use collapse::{BlockFigures, BlockRefusal, FileBlock, MissingPage, NewBlock};
 pub use handle::{FileHandle, HeldFile, KnownFile};
 pub use new_folio::LargeOrders;
 pub use obtain::PagedIn;

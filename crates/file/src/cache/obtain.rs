@@ -92,7 +92,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         self.shmem().check(file, index)?;
         // Shared memory has what its policy says.
-        let most = if file.is_shmem() { Order::PMD } else { file.largest_order() };
+        let most = if file.is_shmem() { Order::PMD } else { NewFolioOrders::of(file).largest() };
         let large = LargeOrders { orders: large.orders.up_to(most), ..large };
         if large.orders.most() == Order::ZERO
             && let Some(folio) = (ReadAround { cache: self, file }).read_around((index, around), program)?

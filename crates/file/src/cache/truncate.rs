@@ -264,7 +264,12 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     /// Removes the folios that have some of these pages and need not be written, and returns whether these
     /// are all. Each is unmapped with its lock held: so what a program writes until that is flushed finds it
     /// dirty, or no other thread makes it clean meanwhile. Invalidate is held exclusively.
-    fn remove_clean(self, file: &FileCore<P, V>, pages: IndexRange, users: &dyn FileUsers<P, V>) -> bool {
+    pub(super) fn remove_clean(
+        self,
+        file: &FileCore<P, V>,
+        pages: IndexRange,
+        users: &dyn FileUsers<P, V>,
+    ) -> bool {
         let mut all = true;
         self.for_each_folio(file, pages, Filter::All, |at @ (_, head)| {
             let Some(folio) = self.lock_found(file, at, true) else { return };

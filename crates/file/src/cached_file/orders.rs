@@ -15,6 +15,7 @@ impl<P: Platform> CachedFile<P> {
         match &self.shmem {
             Some(shmem) if shmem.has_large.load(Ordering::Relaxed) => Order::PMD,
             Some(_) => Order::ZERO,
+            None if self.access.large() > 0 => Order::PMD,
             None => self.limits.folio_order(),
         }
     }
@@ -28,6 +29,11 @@ impl<'f, P: Platform> NewFolioOrders<'f, P> {
     #[inline]
     pub const fn of(file: &'f CachedFile<P>) -> Self {
         Self(file)
+    }
+
+    /// The largest of a folio that a call or a fault makes.
+    pub(crate) fn largest(&self) -> Order {
+        if self.0.is_shmem() { self.0.largest_order() } else { self.0.limits.folio_order() }
     }
 
     /// Those of a folio for page `index`, where a mapping with MADV_HUGEPAGE
@@ -50,7 +56,8 @@ impl<'f, P: Platform> NewFolioOrders<'f, P> {
     }
 
     /// Those to which blocks may be collapsed where a mapping begins at page `index`: by khugepaged, as Linux
-    /// looks only at its first block, or if it `is_forced` because a program asks for it. Shared memory only.
+    /// looks only at its first block, or if it `is_forced` because a program asks for it. Of shared memory;
+    /// of other files the policy of large folios decides.
     pub fn collapsed(&self, index: PageIndex, is_advised: bool, is_forced: bool) -> OrderSet {
         let (index, size) = (index.get(), self.0.size());
         self.shmem(NewPage { index, size, is_mapped: true, is_advised, is_forced })

@@ -10,7 +10,7 @@ fn life(fixture: &Fixture, disk: &std::sync::Arc<Disk>) -> Result<(), PageError>
     let cache = fixture.cache();
     let stopped = |transfer: quire_file::Transfer| transfer.stopped.map_or(Ok(()), Err);
     let file = cache.create(disk.file(), 3 * PAGE)?;
-    let _again = cache.open_again(&file)?;
+    let _again = cache.open_again(&file, quire_arch::Access::Write, &NoUsers)?;
     let _ = cache.page_in(file.file(), page(0), ALONE, &fixture.program)?;
     for page in [1, 2, 70, 600, 5000] {
         stopped(fixture.write(file.file(), page * PAGE, &[1, 2, 3]))?;

@@ -12,6 +12,7 @@ mod backings;
 mod calls;
 mod failures;
 mod model;
+mod only_read;
 mod sizes;
 mod support;
 mod threads;

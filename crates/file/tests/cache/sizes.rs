@@ -351,7 +351,7 @@ fn the_last_close_writes_and_frees_all() {
     let file = fixture.create(disk.file(), 0);
     let bytes = pattern(7, 100_000);
     fixture.must_write(file.file(), 0, &bytes);
-    let again = fixture.cache().open_again(&file).unwrap();
+    let again = fixture.cache().open_again(&file, quire_arch::Access::Write, &NoUsers).unwrap();
     drop(file);
     assert!(!disk.dropped.load(Ordering::Relaxed) && fixture.files.totals().dirty > 0);
     // As a VMA does.

@@ -2,6 +2,7 @@
 
 use crate::backings::Disk;
 use crate::support::{ALONE, Fixture, Mapped, PAGE, page, pattern};
+use quire_arch::Access;
 use quire_file::{FileError, IndexRange, IoLimits, NoUsers, Wait};
 use std::sync::atomic::Ordering;
 
@@ -87,7 +88,7 @@ fn a_page_that_cannot_be_written_is_clean_and_each_opening_learns_of_it_once() {
     let disk = Disk::new(&[]);
     let first = fixture.create(disk.file(), 0);
     let cache = fixture.cache();
-    let second = cache.open_again(&first).unwrap();
+    let second = cache.open_again(&first, Access::Write, &NoUsers).unwrap();
     fixture.must_write(first.file(), 0, &[1; 10]);
     *disk.fail_writes.lock().unwrap() = Some(FileError::NoSpace);
     let written = cache.write_back(first.file(), IndexRange::ALL, Wait::Yes, &NoUsers);
@@ -95,12 +96,12 @@ fn a_page_that_cannot_be_written_is_clean_and_each_opening_learns_of_it_once() {
     assert_eq!(first.file().figures(fixture.frames()).failed_writes, 1);
     *disk.fail_writes.lock().unwrap() = None;
     assert_eq!(fixture.files.totals().dirty, 0);
-    let late = cache.open_again(&first).unwrap();
+    let late = cache.open_again(&first, Access::Write, &NoUsers).unwrap();
     let sync = |open| cache.sync(open, 0..10, false, &NoUsers);
     for open in [&first, &second, &late] {
         assert_eq!((sync(open), sync(open)), (Err(FileError::NoSpace), Ok(())));
     }
-    let later = cache.open_again(&first).unwrap();
+    let later = cache.open_again(&first, Access::Write, &NoUsers).unwrap();
     assert_eq!(sync(&later), Ok(()));
 }
 

@@ -30,7 +30,7 @@ impl<'m, P: Platform> TestFile<'m, P> {
         let (backing, _) = MemoryFile::new(Vec::new());
         let kept = memory.create_file(backing, GIB).expect("there is memory");
         let open = |_| {
-            let file = kept.open().expect("there is memory");
+            let file = kept.open(Access::Write).expect("there is memory");
             TestOpening { place: file.open_file().opening(), held: RwLock::new(Some(file)) }
         };
         Self { openings: (0..times).map(open).collect(), kept }

@@ -79,7 +79,7 @@ impl Drop for Running<'_> {
 
 impl Driver {
     pub(crate) fn new() -> Self {
-        let machine = Setup::mib(16).asids(TAGS).build();
+        let machine = Setup::mib(16).asids(TAGS).with(|memory| memory.huge.read_only_files = true).build();
         // Large folios only where a scenario asks for them.
         let sizes = [4, 9].into_iter().filter_map(Order::new).collect();
         machine.memory().spaces().huge().change(|policy| policy.with_sizes(sizes, SizeEnabled::Madvise));

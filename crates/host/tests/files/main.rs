@@ -15,6 +15,8 @@ mod ends;
 mod large;
 mod large_beside;
 mod mapped;
+mod only_read;
+mod only_read_random;
 mod random;
 mod transit;
 mod written;

@@ -9,7 +9,7 @@ fn an_error_is_told_to_each_opening_once() {
     let machine = machine(16, 1);
     let (backing, store) = MemoryFile::new(numbered(4));
     let file = machine.memory().create_file(backing, 4 * PAGE).unwrap();
-    let other = file.open().unwrap();
+    let other = file.open(Access::Write).unwrap();
     let (cpu, space) = cpu_and_space(&machine);
     let addr = space.mmap_file(&file_request(0, 4, RW, MapFlags::SHARED), &file).unwrap();
     write(&cpu, &space, addr, 5);
@@ -20,7 +20,7 @@ fn an_error_is_told_to_each_opening_once() {
     assert_eq!(file.figures().dirty, 0);
     assert_eq!(space.msync(addr, PAGE, SyncFlags::SYNC), Ok(()));
     assert_eq!((other.sync(ALL, false), other.sync(ALL, false)), (Err(FileError::Io), Ok(())));
-    assert_eq!(file.open().unwrap().sync(ALL, false), Ok(()));
+    assert_eq!(file.open(Access::Write).unwrap().sync(ALL, false), Ok(()));
     write(&cpu, &space, addr, 6);
     assert_eq!(space.msync(addr, PAGE, SyncFlags::ASYNC), Ok(()));
     assert_eq!((file.figures().dirty, store.writes.load(Ordering::Relaxed)), (1, 1));

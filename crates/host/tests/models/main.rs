@@ -29,6 +29,7 @@ mod machines;
 mod memcgs;
 mod mlock;
 mod moves;
+mod only_read;
 mod oom;
 mod pageout;
 mod reparent;

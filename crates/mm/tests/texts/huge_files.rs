@@ -294,7 +294,7 @@ fn a_machine_starts_as_configured() {
         .with_sizes([Order::new(4).unwrap()].into_iter().collect(), SizeEnabled::Always);
     let khugepaged = KhugepagedConfig::LINUX.with(KhugepagedSetting::MaxPtesNone, 0).unwrap();
     let config = MemoryConfig {
-        huge: HugeConfig { policy, khugepaged },
+        huge: HugeConfig { policy, khugepaged, ..HugeConfig::default() },
         min_free_kib: Some(0),
         ..MemoryConfig::default()
     };

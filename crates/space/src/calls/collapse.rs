@@ -5,7 +5,7 @@ use crate::spaces::Spaces;
 use core::ptr::NonNull;
 use quire_arch::{Level, Order, OrderSet, PagingFormat, Platform, VirtAddr, VirtRange};
 use quire_fault::Need;
-use quire_file::{CachedFile, NewFolioOrders, OpenFile, PageIndex};
+use quire_file::{CachedFile, NewFolioOrders, OnlyRead, OpenFile, PageIndex};
 use quire_frame::{AllocError, VmEvent};
 use quire_pagetable::{FlushCause, Found, HugeSlot, Tables, Unmapper};
 use quire_thp::{Collapse, CollapseError, CollapseLimits, HugeUse, NewFolio, Presence, is_huge_disabled};
@@ -35,10 +35,10 @@ fn file_collapse_orders<P: Platform>(
 ) -> OrderSet {
     // SAFETY: the VMA is in the tree (caller).
     let file = unsafe { file_of::<P>(vma) };
-    let (Some(file), Some(first)) = (file.filter(|file| file.is_shmem()), PageIndex::new(vma.page_offset))
-    else {
-        return OrderSet::EMPTY;
-    };
+    let (Some(file), Some(first)) = (file, PageIndex::new(vma.page_offset)) else { return OrderSet::EMPTY };
+    if !file.is_shmem() {
+        return read_only_file_orders(spaces, core, (vma, file), wanted_by);
+    }
     let is_forced = wanted_by == HugeUse::Collapse;
     let disable = core.huge_disable.load();
     let is_refused = if is_forced {
@@ -53,8 +53,26 @@ fn file_collapse_orders<P: Platform>(
     vma.aligned_orders(NewFolioOrders::of(file).collapsed(first, is_advised, is_forced))
 }
 
+/// The orders that blocks of `vma` may be collapsed to, or that smaps shows, as it maps `file`, which is not
+/// shared memory (Linux's `file_thp_enabled`). Any such file is a regular one. The mmap lock is held.
+pub(crate) fn read_only_file_orders<P: Platform>(
+    spaces: &Spaces<P>,
+    core: &SpaceCore,
+    (vma, file): (&VmaSnapshot, &CachedFile<P>),
+    wanted_by: HugeUse,
+) -> OrderSet {
+    if !spaces.huge().read_only_files()
+        || OnlyRead::of(file).is_open_for_writing()
+        || Tables::<P>::huge_order() != Some(Order::PMD)
+    {
+        return OrderSet::EMPTY;
+    }
+    let disable = core.huge_disable.load();
+    vma.aligned_orders(spaces.huge().policy().read_only_file_orders(wanted_by, vma.flags, disable))
+}
+
 /// The orders to which blocks of `vma` may be collapsed: none unless it is private anonymous memory with an
-/// anon_vma, or maps shared memory. The mmap lock is held.
+/// anon_vma, or maps shared memory, or a file that none has open for writing. The mmap lock is held.
 pub(crate) fn collapse_orders<P: Platform>(
     spaces: &Spaces<P>,
     core: &SpaceCore,

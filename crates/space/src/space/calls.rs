@@ -17,7 +17,7 @@ use crate::calls::unmap::munmap;
 
 use crate::calls::advise::Advice;
 use crate::calls::lock::LockAll;
-use crate::calls::map_request::{MapRequest, MappedFile};
+use crate::calls::map_request::{MapFlags, MapRequest, MappedFile};
 use crate::calls::pin::{Pinned, PinnedPage};
 use crate::calls::remap_request::RemapFlags;
 use crate::calls::sync::SyncFlags;
@@ -112,12 +112,14 @@ impl<'m, P: Platform> Space<'m, P> {
     }
 
     /// Maps an open file, as the request says: of its own file the number is ignored, and without one it is
-    /// file [`MappedFile::new`] from its first page on. The mapping keeps the file open.
+    /// file [`MappedFile::new`] from its first page on, `writable` if the file is open for that. The mapping
+    /// keeps the file open.
     ///
     /// # Errors
     ///
-    /// As for [`mmap`](Self::mmap), [`Error::BadDescriptor`] for a file of another machine, and
-    /// [`Error::BadFlags`] for huge pages.
+    /// As for [`mmap`](Self::mmap), [`Error::BadDescriptor`] for a file of another machine,
+    /// [`Error::BadFlags`] for huge pages, and [`Error::AccessDenied`] for what is shared and writable of a
+    /// file that is not open for writing.
     pub fn mmap_file(&self, request: &MapRequest, file: &File<'_, P>) -> Result<VirtAddr, Error> {
         if !file.is_of(self.spaces) {
             return Err(Error::BadDescriptor);
@@ -125,7 +127,12 @@ impl<'m, P: Platform> Space<'m, P> {
         if request.huge_pages.is_some() {
             return Err(Error::BadFlags);
         }
-        let request = MapRequest { file: Some(request.file.unwrap_or(MappedFile::new(0, 0))), ..*request };
+        let mut mapped = request.file.unwrap_or(MappedFile::new(0, 0));
+        mapped.writable &= file.is_writable();
+        let writes =
+            request.flags.contains(MapFlags::SHARED) && request.protection.contains(Protection::WRITE);
+        let denied = (writes && !file.is_writable()).then_some(Error::AccessDenied);
+        let request = MapRequest { file: Some(mapped), objection: denied.or(request.objection), ..*request };
         // SAFETY: the handle holds the opening meanwhile.
         let opening = unsafe { file.opening().as_ref() };
         closing(self, |caller| mmap(caller, &request, Some(opening)))

@@ -34,9 +34,9 @@ impl<P: Platform> SpaceFiles<'_, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::OtherMachine`], [`PageError::NotSupported`], [`PageError::TooLarge`],
-    /// [`PageError::Sealed`]; or there is no memory, or no space, or [`PageError::Killed`]: then what was
-    /// allocated and is not used is given back.
+    /// [`PageError::OtherMachine`], [`PageError::NotForWriting`], [`PageError::NotSupported`],
+    /// [`PageError::TooLarge`], [`PageError::Sealed`]; or there is no memory, or no space, or
+    /// [`PageError::Killed`]: then what was allocated and is not used is given back.
     pub fn allocate(self, file: &File<'_, P>, bytes: Range<u64>, keep_size: bool) -> Result<(), PageError> {
         if !file.is_of(self.space.spaces) {
             return Err(PageError::OtherMachine);
@@ -55,8 +55,9 @@ impl<P: Platform> SpaceFiles<'_, P> {
     ///
     /// # Errors
     ///
-    /// [`PageError::OtherMachine`], [`PageError::Sealed`]; a page at one end could not be read, or there
-    /// is no memory or no space for it: nothing has changed. Or what `free` failed with: the whole pages have what is stored then.
+    /// [`PageError::OtherMachine`], [`PageError::NotForWriting`], [`PageError::Sealed`]; a page at one end
+    /// could not be read, or there is no memory or no space for it: nothing has changed. Or what `free`
+    /// failed with: the whole pages have what is stored then.
     pub fn punch(
         self,
         file: &File<'_, P>,
@@ -74,7 +75,8 @@ impl<P: Platform> SpaceFiles<'_, P> {
     ///
     /// # Errors
     ///
-    /// As [`Space::install`], and [`Error::BadDescriptor`] for a file of another machine.
+    /// As [`Space::install`], [`Error::BadDescriptor`] for a file of another machine, and
+    /// [`Error::AccessDenied`] for what may be written to of a file that is not open for that.
     #[doc(hidden)]
     pub fn install(self, mapping: &Mapping, file: &File<'_, P>) -> Result<(), Error> {
         if !file.is_of(self.space.spaces) {

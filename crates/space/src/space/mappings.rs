@@ -7,6 +7,7 @@ pub use pagemap::PageState;
 pub use smaps::{AnonymousPlace, MappingFigures};
 
 use super::Space;
+use crate::calls::collapse::read_only_file_orders;
 use crate::calls::mincore::mincore_of_mapping;
 use crate::error::Error;
 use crate::mapping::Mapping;
@@ -86,7 +87,7 @@ impl<P: Platform> SpaceMappings<'_, P> {
         if snapshot.flags.contains(VmFlags::HUGETLB) {
             return OrderSet::EMPTY;
         }
-        if let Some(orders) = self.shmem_orders(purpose, addr, snapshot) {
+        if let Some(orders) = self.file_orders(purpose, addr, snapshot) {
             return orders;
         }
         let core = self.space.core();
@@ -102,25 +103,28 @@ impl<P: Platform> SpaceMappings<'_, P> {
         }
     }
 
-    /// The same of shared memory; `None` of other mappings.
-    fn shmem_orders(self, purpose: HugeUse, addr: VirtAddr, vma: &VmaSnapshot) -> Option<OrderSet> {
+    /// The same of an open file; `None` of other mappings.
+    fn file_orders(self, purpose: HugeUse, addr: VirtAddr, vma: &VmaSnapshot) -> Option<OrderSet> {
         // SAFETY: the VMA holds its opening, and stays while the mmap lock is held.
         let opening = unsafe { vma.backing.opening() }?;
         // SAFETY: the VMAs of a machine name openings of its files, which live as long as the openings do.
         let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
+        let (at, is_fitting) = match purpose {
+            HugeUse::Smaps => (vma.range.start(), true),
+            HugeUse::Fault | HugeUse::Khugepaged | HugeUse::Collapse => (addr, false),
+        };
+        let fitting = |orders: OrderSet| {
+            if is_fitting { orders.fitting(vma.range) } else { orders.around(addr, vma.range) }
+        };
         if !file.is_shmem() {
-            return None;
+            let Space { spaces, .. } = self.space;
+            return Some(fitting(read_only_file_orders(spaces, self.space.core(), (vma, file), purpose)));
         }
         if is_huge_disabled(vma.flags, self.space.core().huge_disable.load()) {
             return Some(OrderSet::EMPTY);
         }
         let is_advised = vma.flags.contains(VmFlags::HUGEPAGE);
-        let (at, is_fitting) = match purpose {
-            HugeUse::Smaps => (vma.range.start(), true),
-            HugeUse::Fault | HugeUse::Khugepaged | HugeUse::Collapse => (addr, false),
-        };
         let index = PageIndex::new(vma.page_offset_at(at))?;
-        let orders = vma.aligned_orders(NewFolioOrders::of(file).mapped(index, is_advised));
-        Some(if is_fitting { orders.fitting(vma.range) } else { orders.around(addr, vma.range) })
+        Some(fitting(vma.aligned_orders(NewFolioOrders::of(file).mapped(index, is_advised))))
     }
 }

@@ -7,8 +7,8 @@ use core::ptr::NonNull;
 use quire_arch::{Order, OrderSet, Platform};
 use quire_fault::{Ahead, Need, SwapIn, SwapInError};
 use quire_file::{
-    BlockRefusal, FileBlock, FileError, IndexRange, LargeOrders, OpenFile, Opening, PageError, PageIndex,
-    SwappedPage,
+    BlockRefusal, FileBlock, FileError, IndexRange, LargeOrders, MissingPage, OpenFile, Opening, PageError,
+    PageIndex, SwappedPage, Wait,
 };
 use quire_frame::AllocError;
 use quire_memcg::OverLimit;
@@ -87,9 +87,10 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         }
     }
 
-    /// Makes one folio of the block of `order` that begins at page `start`, if it is shared memory and within
-    /// `limits`, charged to the program in `core`. `make_room`, which is called without a pin, makes room in
-    /// its memcg. Nothing is locked. Returns false where one folio has it already.
+    /// Makes one folio of the block of `order` that begins at page `start`, if it is within `limits`, charged
+    /// to the program in `core`. `make_room`, which is called without a pin, makes room in its memcg. Of what
+    /// is not shared memory missing pages are read, and dirty ones begin to be written, for the next time.
+    /// Nothing is locked. Returns false where one folio has it already.
     ///
     /// # Errors
     ///
@@ -125,14 +126,22 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         })?;
         let mappers = FileMappers::new(self.spaces.rmap());
         for _ in 0..ATTEMPTS {
-            while let Some(page) = block.next_swapped().map_err(refusal_of)? {
-                if core.is_killed() || !self.swap_in(core, page) {
+            while let Some(page) = block.next_missing().map_err(refusal_of)? {
+                let pages = IndexRange::block(start, order);
+                if core.is_killed() || !self.bring_in(core, page, pages) {
                     return Err(CollapseError::Refused);
                 }
             }
             match block.replace(&mut new, &mappers) {
-                // It was paged out again.
-                Err(BlockRefusal::Swapped(_)) => {}
+                // It was paged out again, or removed.
+                Err(BlockRefusal::Missing(_)) => {}
+                Err(BlockRefusal::Dirty) => {
+                    // As in Linux all that is dirty of the file.
+                    let begun =
+                        self.spaces.page_cache().write_back(file, IndexRange::ALL, Wait::No, &mappers);
+                    debug_assert!(begun.is_ok(), "what is not waited for has no result");
+                    return Err(CollapseError::Refused);
+                }
                 Err(refusal) => return Err(refusal_of(refusal)),
                 Ok(()) => {
                     self.spaces.thp().count_collapsed();
@@ -141,6 +150,34 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
             }
         }
         Err(CollapseError::Busy)
+    }
+
+    /// Brings a page into the cache, of a block that has these pages, for a caller that can give up.
+    fn bring_in(&self, core: &SpaceCore, page: MissingPage, block: IndexRange) -> bool {
+        match page {
+            MissingPage::Swapped(page) => self.swap_in(core, page),
+            MissingPage::Unread(index) => self.read_in(core, index, block),
+        }
+    }
+
+    /// Reads a page, and those `around` it as far as that is made with it.
+    // Not inlined, so that what it reads with is not on the stack of a collapse as a whole.
+    #[inline(never)]
+    fn read_in(&self, core: &SpaceCore, index: PageIndex, around: IndexRange) -> bool {
+        // SAFETY: as in `sync`.
+        let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
+        let (wanted, program) = ((index, LargeOrders::NONE), &core.tables.membership);
+        loop {
+            let (cause, need) = match self.spaces.page_cache().page_in(file, wanted, around, program) {
+                Ok(_) => return true,
+                Err(PageError::NoMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
+                Err(PageError::OverLimit(over)) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
+                Err(_) => return false,
+            };
+            if !self.spaces.direct_reclaim().make_room_or_fail(cause, need) {
+                return false;
+            }
+        }
     }
 
     /// Brings a page of shared memory back from its swap device, for a caller that can give up.
@@ -206,8 +243,13 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
 /// What a block that could not be made one folio is to the call.
 fn refusal_of(refusal: BlockRefusal) -> CollapseError {
     match refusal {
-        BlockRefusal::Busy | BlockRefusal::Swapped(_) => CollapseError::Busy,
-        BlockRefusal::Empty | BlockRefusal::NoRoom => CollapseError::Refused,
+        BlockRefusal::Busy | BlockRefusal::Missing(_) => CollapseError::Busy,
+        // Linux's SCAN_FAIL.
+        BlockRefusal::Empty
+        | BlockRefusal::NoRoom
+        | BlockRefusal::PastEnd
+        | BlockRefusal::Dirty
+        | BlockRefusal::Written => CollapseError::Refused,
     }
 }
 

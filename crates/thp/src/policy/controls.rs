@@ -5,7 +5,7 @@ use super::switches::{HugeEffort, HugePolicy, HugeUse};
 use core::fmt;
 use quire_vma::VmFlags;
 // Settings order nothing: a load may see the old value for a while. So no model has to see them.
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// The initial settings of a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -14,6 +14,10 @@ pub struct HugeConfig {
     pub policy: HugePolicy,
     /// The settings of khugepaged.
     pub khugepaged: KhugepagedConfig,
+    /// Whether MADV_COLLAPSE and khugepaged make large folios of the pages of files that are not shared
+    /// memory and that none has open for writing, so of programs and libraries (Linux's
+    /// `CONFIG_READ_ONLY_THP_FOR_FS`). Not by default, as most kernels are built.
+    pub read_only_files: bool,
 }
 
 /// The controls of large folios, of which a machine has one set. All can be changed at any time; each change
@@ -24,6 +28,7 @@ pub struct HugeControls {
     /// (bit 0), and with it (bit 1).
     any: AtomicU32,
     khugepaged: [AtomicU32; COUNT],
+    read_only_files: AtomicBool,
 }
 
 impl HugeControls {
@@ -36,6 +41,7 @@ impl HugeControls {
             policy: AtomicU64::new(config.policy.word()),
             any: AtomicU32::new(0),
             khugepaged: core::array::from_fn(value),
+            read_only_files: AtomicBool::new(config.read_only_files),
         };
         controls.publish();
         controls
@@ -50,6 +56,7 @@ impl HugeControls {
         for (place, &setting) in self.khugepaged.iter().zip(KhugepagedSetting::ALL) {
             place.store(config.khugepaged.get(setting), Ordering::Relaxed);
         }
+        self.read_only_files.store(config.read_only_files, Ordering::Relaxed);
     }
 
     /// The switches at this moment.
@@ -107,6 +114,13 @@ impl HugeControls {
         Ok(())
     }
 
+    /// Whether files that none has open for writing get large folios ([`HugeConfig::read_only_files`]).
+    #[doc(hidden)]
+    #[inline]
+    pub fn read_only_files(&self) -> bool {
+        self.read_only_files.load(Ordering::Relaxed)
+    }
+
     /// How hard `purpose` tries for a large folio in a mapping with `flags`.
     #[doc(hidden)]
     #[inline]
@@ -142,7 +156,8 @@ mod tests {
             let value = if setting == KhugepagedSetting::Defrag { 0 } else { 100 + place as u32 };
             khugepaged = khugepaged.with(setting, value).expect("in range");
         }
-        controls.set(HugeConfig { policy, khugepaged });
+        controls.set(HugeConfig { policy, khugepaged, read_only_files: true });
+        assert!(controls.read_only_files());
         assert_eq!(controls.policy(), policy);
         for &setting in KhugepagedSetting::ALL {
             assert_eq!(controls.khugepaged(setting), khugepaged.get(setting));

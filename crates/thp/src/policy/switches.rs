@@ -206,6 +206,26 @@ impl HugePolicy {
         if collapses { enabled.intersection(OrderSet::PMD) } else { enabled }
     }
 
+    /// The orders that `purpose` may use in a mapping with `flags` of a file that is not shared memory, and
+    /// that none has open for writing, where such files get large folios at all. As in Linux the words of the
+    /// sizes do not matter; what smaps shows is any order.
+    #[doc(hidden)]
+    pub fn read_only_file_orders(self, purpose: HugeUse, flags: VmFlags, disable: HugeDisable) -> OrderSet {
+        let advised = flags.contains(VmFlags::HUGEPAGE);
+        let (is_on, orders) = match (purpose, self.enabled()) {
+            (HugeUse::Fault, _) => return OrderSet::EMPTY,
+            (HugeUse::Collapse, _) => (true, OrderSet::PMD),
+            (HugeUse::Khugepaged, word) => (is_enabled(word, advised), OrderSet::PMD),
+            (HugeUse::Smaps, word) => (is_enabled(word, advised), OrderSet::SHMEM),
+        };
+        let disabled = is_disabled(disable, advised || purpose == HugeUse::Collapse);
+        let is_special = purpose != HugeUse::Smaps && flags.intersects(VmFlags::SPECIAL);
+        if !is_on || disabled || is_special || flags.contains(VmFlags::NOHUGEPAGE) {
+            return OrderSet::EMPTY;
+        }
+        orders
+    }
+
     /// The orders that the switches allow in a mapping that is `advised` to have some, or not.
     #[doc(hidden)]
     #[inline]
@@ -214,12 +234,7 @@ impl HugePolicy {
         if advised {
             orders = orders.union(self.sizes(MADVISE));
         }
-        let inherited = match self.enabled() {
-            HugeEnabled::Always => true,
-            HugeEnabled::Madvise => advised,
-            HugeEnabled::Never => false,
-        };
-        if inherited { orders.union(self.sizes(INHERIT)) } else { orders }
+        if is_enabled(self.enabled(), advised) { orders.union(self.sizes(INHERIT)) } else { orders }
     }
 
     /// How hard a fault in a mapping with `flags` tries, for any order.
@@ -261,6 +276,15 @@ impl fmt::Debug for HugePolicy {
 #[doc(hidden)]
 pub fn is_huge_disabled(flags: VmFlags, disable: HugeDisable) -> bool {
     flags.contains(VmFlags::NOHUGEPAGE) || is_disabled(disable, flags.contains(VmFlags::HUGEPAGE))
+}
+
+/// What the common word says of a mapping that is `advised` to have some, or not.
+const fn is_enabled(word: HugeEnabled, advised: bool) -> bool {
+    match word {
+        HugeEnabled::Always => true,
+        HugeEnabled::Madvise => advised,
+        HugeEnabled::Never => false,
+    }
 }
 
 /// Whether a process gets no large folios, where it asked for them or not.
@@ -374,6 +398,38 @@ mod tests {
             }
             assert_eq!(orders(always, HugeUse::Fault, PLAIN | special), OrderSet::ANONYMOUS);
         }
+    }
+
+    /// As Linux's `__thp_vma_allowable_orders` and `file_thp_enabled` say, by reading.
+    #[test]
+    fn files_that_are_only_read_follow_the_common_word() {
+        let policy = |word| {
+            let sizes = OrderSet::ANONYMOUS;
+            HugePolicy::default().with_enabled(word).with_sizes(sizes, SizeEnabled::Never)
+        };
+        let orders =
+            |word, purpose, flags, disable| policy(word).read_only_file_orders(purpose, flags, disable);
+        for (word, is_on) in [
+            (HugeEnabled::Always, [true, true, false]),
+            (HugeEnabled::Madvise, [false, true, false]),
+            (HugeEnabled::Never, [false; 3]),
+        ] {
+            for (flags, is_on) in [PLAIN, ADVISED, REFUSED].into_iter().zip(is_on) {
+                let of = |purpose| orders(word, purpose, flags, HugeDisable::No);
+                assert_eq!(of(HugeUse::Khugepaged) == OrderSet::PMD, is_on);
+                assert_eq!(of(HugeUse::Smaps) == OrderSet::SHMEM, is_on);
+                assert_eq!(of(HugeUse::Collapse).is_empty(), flags == REFUSED);
+                assert_eq!(of(HugeUse::Fault), OrderSet::EMPTY);
+            }
+        }
+        let always =
+            |purpose, flags, disable| orders(HugeEnabled::Always, purpose, flags, disable).is_empty();
+        assert!(always(HugeUse::Khugepaged, PLAIN, HugeDisable::ExceptAdvised));
+        assert!(!always(HugeUse::Khugepaged, ADVISED, HugeDisable::ExceptAdvised));
+        assert!(!always(HugeUse::Collapse, PLAIN, HugeDisable::ExceptAdvised));
+        assert!(always(HugeUse::Collapse, ADVISED, HugeDisable::Completely));
+        assert!(always(HugeUse::Collapse, PLAIN | VmFlags::IO, HugeDisable::No));
+        assert!(!always(HugeUse::Smaps, PLAIN | VmFlags::IO, HugeDisable::No));
     }
 
     #[test]

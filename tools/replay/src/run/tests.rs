@@ -205,7 +205,8 @@ fn khugepaged_rests_where_a_round_finds_nothing() {
     let looks_on = call(libc::SYS_madvise, [BASE, PAGE, libc::MADV_NORMAL as u64], 0);
     let pauses = (1..=PAUSES).map(|number| (number * 3 * HOUR, looks_on.clone()));
     let khugepaged = KhugepagedConfig::LINUX.with(KhugepagedSetting::MaxPtesNone, 0).unwrap();
-    let huge = HugeConfig { policy: HugePolicy::default().with_enabled(HugeEnabled::Always), khugepaged };
+    let policy = HugePolicy::default().with_enabled(HugeEnabled::Always);
+    let huge = HugeConfig { policy, khugepaged, ..HugeConfig::default() };
     let options =
         ReplayOptions { huge, khugepaged: Some(Duration::from_secs(1)), ..ReplayOptions::default() };
     let looked_at = looks(options, blocks.chain(pauses));

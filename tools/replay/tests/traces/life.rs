@@ -268,7 +268,8 @@ fn khugepaged_looks_at_its_own_times() {
     program.unmap(12 * SECOND, BASE, HUGE);
     let mut life = |none: u32, first: Option<u64>| {
         let khugepaged = KhugepagedConfig::LINUX.with(KhugepagedSetting::MaxPtesNone, none).unwrap();
-        let huge = HugeConfig { policy: policy(HugeEnabled::Always), khugepaged };
+        let policy = policy(HugeEnabled::Always);
+        let huge = HugeConfig { policy, khugepaged, ..HugeConfig::default() };
         let khugepaged = first.map(Duration::from_secs);
         let options = ReplayOptions { huge, life: true, khugepaged, ..ReplayOptions::default() };
         let life = program.replay(options).life.unwrap();

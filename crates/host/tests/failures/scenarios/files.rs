@@ -52,7 +52,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         attached.map(drop)
     }),
     Scenario::new("opening_a_file_again_fails_whole", private, |scene| {
-        let again = scene.files.borrow()[0].open().map_err(call_error)?;
+        let again = scene.files.borrow()[0].open(Access::Write).map_err(call_error)?;
         scene.files.borrow_mut().push(again);
         Ok(())
     }),

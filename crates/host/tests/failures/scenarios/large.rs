@@ -94,6 +94,20 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         assert_eq!(scene.machine.memory().file_totals().shmem_huge, 512);
         assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
     }),
+    // As of shared memory, when what is missing is read; what cannot be is refused as Linux does.
+    Scenario::new("a_collapse_of_a_file_fails_whole", only_read_file, |scene| {
+        scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::Collapse)
+    })
+    .undone(Undone::Contents)
+    .refused(|scene, error| {
+        assert!(matches!(error, Error::NoFrames(_) | Error::WrongMapping), "{error:?}");
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+    })
+    .hides(|scene| assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7)))
+    .succeeded(|scene| {
+        assert_eq!(scene.read(LARGE + 100 * PAGE), Ok(7));
+        assert_eq!(scene.space.figures().resident_file, MIB2);
+    }),
     // Whatever is missing for the huge zero page, the fault falls back to the zero page.
     Scenario::new("a_read_wants_the_huge_zero_page", advised, |scene| access(scene.read(LARGE)))
         .undone(Undone::Contents)
@@ -172,6 +186,21 @@ fn shared_pages(scene: &Scene<'_>) {
     let enabled = HugeFile::find("shmem_enabled").expect("it is a file of Linux");
     enabled.write(scene.machine.memory(), "advise").expect("it is a word of it");
     scene.space.madvise(VirtAddr(LARGE), MIB2, Advice::HugePage).expect("nothing fails yet");
+}
+
+/// A page of a file of 2 MiB that is open for reading. What is read at once is not cached at its end.
+fn only_read_file(scene: &Scene<'_>) {
+    let memory = scene.machine.memory();
+    let mut bytes = vec![0; MIB2 as usize];
+    bytes[100 * PAGE as usize] = 7;
+    let writer = memory.create_file(MemoryFile::new(bytes).0, MIB2).expect("nothing fails yet");
+    let file = writer.open(Access::Read).expect("nothing fails yet");
+    drop(writer);
+    let request = file_request(0, 512, READ, MapFlags::empty()).at(VirtAddr(LARGE), MapFlags::FIXED);
+    scene.space.mmap_file(&request, &file).expect("nothing fails yet");
+    read_file(&file, 0, (MIB2 - 16 * PAGE) as usize);
+    scene.read(LARGE + 100 * PAGE).expect("nothing fails yet");
+    scene.files.borrow_mut().push(file);
 }
 
 fn large_and_child(scene: &Scene<'_>) {
