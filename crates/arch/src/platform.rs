@@ -445,7 +445,7 @@ impl<'p, P: Platform> Pin<'p, P> {
 }
 
 impl<P: Platform> Drop for Pin<'_, P> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: `Platform::pin` entered exactly one section for this guard, which cannot leave its thread.
         unsafe { self.platform.pin_exit() };

@@ -6,7 +6,9 @@
 mod read_ahead;
 
 use crate::error::Refusal;
+use crate::new_page::{allocate_new_page, map_new_page, place_of_new_page};
 use crate::resolve::Resolver;
+use crate::step::Step;
 use crate::swapped_in::SwappedIn;
 use crate::vm_fault::VmFault;
 use crate::vma_hold::VmaHold;
@@ -14,7 +16,7 @@ use core::fmt;
 use quire_arch::{Access, Pin, Platform, VirtAddr};
 use quire_frame::{AllocError, VmEvent};
 use quire_memcg::MemcgStat;
-use quire_pagetable::{MemoryCore, Tables};
+use quire_pagetable::{Found, MemoryCore, Tables};
 use quire_thp::Thp;
 use quire_vma::{SpaceCore, Vma};
 
@@ -106,10 +108,33 @@ impl<'s, P: Platform> Faults<'s, P> {
         (addr, access): (VirtAddr, Access),
         swapped: Option<&SwappedIn<'_, P>>,
     ) -> Result<(), Refusal> {
+        let tables = self.tables();
+        let found = tables.lookup(addr);
+        if let Some(place) = place_of_new_page(&tables, (found, addr), access, vma, self.thp.controls()) {
+            let page = (allocate_new_page(&tables, pin)?, vma.snapshot().new_page(addr));
+            match map_new_page((&tables, self.core), pin, place, addr, page) {
+                Ok(Step::Done) => return Ok(()),
+                Ok(Step::LookAgain) => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        self.resolve_other(pin, vma, (addr, access), swapped, found)
+    }
+
+    /// The same for all faults but the usual one; `found` is what leads to the page.
+    #[inline(never)]
+    fn resolve_other(
+        &self,
+        pin: &Pin<'_, P>,
+        vma: &Vma,
+        (addr, access): (VirtAddr, Access),
+        swapped: Option<&SwappedIn<'_, P>>,
+        found: Found,
+    ) -> Result<(), Refusal> {
         let (space, huge) = (self.core, self.thp.controls());
         let window = &vma.swap_window;
         let fault = VmFault { space, vma: &vma.snapshot(), addr, access, swapped, window, huge };
-        Resolver { tables: self.tables(), thp: self.thp, pin, fault }.resolve()
+        Resolver { tables: self.tables(), thp: self.thp, pin, fault }.resolve(found)
     }
 
     /// Gives `vma` the anon_vma of its private pages: a neighbour's if the two could be one VMA but for their

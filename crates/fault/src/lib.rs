@@ -16,6 +16,7 @@
 //! - `readahead`: which pages are read ahead.
 //! - `cow`: copy-on-write.
 //! - `cached`: mapping pages of the page cache.
+//! - `new_page`: the usual fault, which maps a new page.
 //! - `resolve`: making a page available where a fault asks for it.
 //! - `vma_hold`: finding a VMA and holding it without the mmap lock.
 //! - `faults`: the faults of one space.
@@ -29,6 +30,7 @@ mod cached;
 mod cow;
 mod error;
 mod faults;
+mod new_page;
 mod readahead;
 mod refault;
 mod resolve;

@@ -9,13 +9,14 @@ mod spare;
 
 use self::spare::Spare;
 use crate::cached::FileFault;
-use crate::cow::{charge_new, copy_on_write, hold_page, is_pinned_and_cached, must_copy};
+use crate::cow::{copy_on_write, hold_page, is_pinned_and_cached, must_copy};
 use crate::error::{FaultError, Refusal};
+use crate::new_page::{allocate_new_page, map_new_page};
 use crate::step::{HugeFault, Step};
 use crate::vm_fault::VmFault;
 use quire_arch::paging::PteMarker;
 use quire_arch::{Access, Entry, Leaf, LeafFlags, Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_frame::{AllocRequest, FolioCounter, Kind, VmEvent};
+use quire_frame::{FolioCounter, Kind, VmEvent};
 use quire_pagetable::{FlushCause, Found, LockedTable, Tables, page_of, pages_from};
 use quire_sync::atomic::raw::Ordering;
 use quire_thp::Thp;
@@ -30,9 +31,9 @@ pub(crate) struct Resolver<'s, 'p, P: Platform> {
 }
 
 impl<P: Platform> Resolver<'_, '_, P> {
-    /// Makes the access possible.
+    /// Makes the access possible; `found` is what leads to the page.
     #[inline]
-    pub(crate) fn resolve(&self) -> Result<(), Refusal> {
+    pub(crate) fn resolve(&self, found: Found) -> Result<(), Refusal> {
         let fault = &self.fault;
         let may = if fault.is_write() { VmFlags::WRITE } else { VmFlags::ACCESS };
         if !fault.vma.flags.intersects(may) {
@@ -45,7 +46,7 @@ impl<P: Platform> Resolver<'_, '_, P> {
         if fault.is_write() && fault.is_private() && !fault.vma.anon.is_some() {
             return Err(self.before_anon_vma());
         }
-        match self.step()? {
+        match self.step(found)? {
             Step::Done => Ok(()),
             Step::LookAgain => self.resolve_again(),
         }
@@ -58,21 +59,20 @@ impl<P: Platform> Resolver<'_, '_, P> {
         loop {
             P::relax(attempt);
             attempt = attempt.saturating_add(1);
-            if self.step()? == Step::Done {
+            if self.step(self.tables.lookup(self.fault.addr))? == Step::Done {
                 return Ok(());
             }
         }
     }
 
-    /// Makes the access possible by what leads to the page now.
+    /// Makes the access possible by what leads to the page.
     #[inline(always)]
-    fn step(&self) -> Result<Step, Refusal> {
-        let fault = &self.fault;
-        match self.tables.lookup(fault.addr) {
+    fn step(&self, found: Found) -> Result<Step, Refusal> {
+        match found {
             Found::Table(table) => self.resolve_in_table(table),
             Found::Huge(slot) => self.resolve_huge(slot),
             // The page, and its table with it, may have been removed already.
-            Found::Nothing if fault.space.is_killed() => Err(FaultError::Killed.into()),
+            Found::Nothing if self.fault.space.is_killed() => Err(FaultError::Killed.into()),
             Found::Nothing => self.resolve_without_table(),
         }
     }
@@ -127,7 +127,8 @@ impl<P: Platform> Resolver<'_, '_, P> {
             return of_file.resolve((table, index));
         }
         if fault.kind() == Kind::Anonymous && fault.orders().is_empty() {
-            return self.resolve_page((table, index));
+            let page = (allocate_new_page(&tables, pin)?, fault.vma.new_page(fault.addr));
+            return map_new_page((&tables, fault.space), pin, (table, index), fault.addr, page);
         }
         let entries = tables.entries(table);
         let needs_folio = fault.needs_first_folio();
@@ -150,26 +151,6 @@ impl<P: Platform> Resolver<'_, '_, P> {
                 return Ok(Step::Done);
             }
         }
-    }
-
-    /// The same for a private page that no larger folio may take the place of: most faults.
-    #[inline]
-    fn resolve_page(&self, (table, index): (Pfn, usize)) -> Result<Step, Refusal> {
-        let Self { tables, pin, ref fault, .. } = *self;
-        let memory = tables.memory();
-        let pfn = memory.frames().allocate(pin, AllocRequest::anonymous().kind(Kind::Anonymous))?;
-        charge_new(&tables, pin, pfn, Order::ZERO)?;
-        let refused = {
-            let locked = tables.lock(pin, table, Level::PTE);
-            let is_none = locked.entries[index].load(Ordering::Relaxed) == 0 && !locked.is_dead();
-            if is_none && !fault.space.is_killed() {
-                self.install_new(&locked, index, Some((pfn, Order::ZERO)));
-                return Ok(Step::Done);
-            }
-            if is_none { Err(FaultError::Killed.into()) } else { Ok(Step::LookAgain) }
-        };
-        memory.memcgs().folios().release_unused(pin, pfn, Order::ZERO);
-        refused
     }
 
     /// Makes the access possible through entry `index` of `table`, which was `seen`.

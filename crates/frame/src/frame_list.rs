@@ -83,9 +83,9 @@ impl FrameList {
         self.count += 1;
     }
 
+    /// Removes `frame`, which is on this list.
     #[inline]
-    pub(crate) fn remove(&mut self, map: &MemoryMap, index: FrameIndex) {
-        let frame = map.at(index);
+    pub(crate) fn remove(&mut self, map: &MemoryMap, frame: &Frame) {
         let (prev, next) = (frame.prev(), frame.next());
         match prev.some() {
             Some(prev) => map.at(prev).set_next(next),

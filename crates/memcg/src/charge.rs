@@ -194,6 +194,16 @@ impl<P: Platform> MemcgCharges<'_, P> {
         self.usage(id).saturating_sub(below.map(|(_, pages)| pages as u64).sum())
     }
 
+    /// Whether [`over_high`](Self::over_high) or [`swap_delay`](Self::swap_delay) may return something: else
+    /// a program of the memcg goes on without asking them.
+    #[inline]
+    pub fn may_be_over_high(self, id: MemcgId) -> bool {
+        let is_noted = |memcg: &Memcg<P>| {
+            memcg.over_high.load(Ordering::Relaxed) || memcg.over_swap_high.load(Ordering::Relaxed) != 0
+        };
+        !id.is_root() && self.tree.table.get(id).is_some_and(is_noted)
+    }
+
     /// The memcg, or the first above it, that is over its `memory.high`. `None` if no charge of this memcg
     /// went over a limit since this last returned `None`, or since [`forgive_high`](Self::forgive_high).
     #[inline]

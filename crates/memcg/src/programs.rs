@@ -26,11 +26,11 @@ impl<P: Platform> MemcgPrograms<'_, P> {
         head: Pfn,
         order: Order,
     ) -> Result<(), OverLimit> {
-        if program.memcg().is_root() { Ok(()) } else { self.charge_slowly(pin, program, head, order) }
+        if program.memcg().is_root() { Ok(()) } else { self.charge_to_memcg(pin, program, head, order) }
     }
 
-    #[cold]
-    fn charge_slowly(
+    #[inline(never)]
+    fn charge_to_memcg(
         self,
         pin: &Pin<'_, P>,
         program: &Membership,
@@ -49,17 +49,21 @@ impl<P: Platform> MemcgPrograms<'_, P> {
             }
             Ok(())
         });
-        match charged {
-            Ok(()) => Ok(()),
-            Err(over) => {
-                let is_of_file = self.tree.frames().known(head).kind().is_of_file();
-                MemcgFolios::new(self.tree).release_unused(pin, head, order);
-                if order > Order::ZERO && !is_of_file {
-                    let events = self.tree.frames().events();
-                    events.count_folio(pin, order, FolioCounter::AnonFaultFallbackCharge, 1);
-                }
-                Err(over)
-            }
+        if charged.is_err() {
+            self.free_refused(pin, head, order);
+        }
+        charged
+    }
+
+    /// Frees a new folio that was not charged.
+    #[cold]
+    #[inline(never)]
+    fn free_refused(self, pin: &Pin<'_, P>, head: Pfn, order: Order) {
+        let is_of_file = self.tree.frames().known(head).kind().is_of_file();
+        MemcgFolios::new(self.tree).release_unused(pin, head, order);
+        if order > Order::ZERO && !is_of_file {
+            let events = self.tree.frames().events();
+            events.count_folio(pin, order, FolioCounter::AnonFaultFallbackCharge, 1);
         }
     }
 

@@ -45,7 +45,8 @@ impl TaggedAmount {
             if whose != memcg || now < amount {
                 return false;
             }
-            match self.exchange(word, pack(memcg, now - amount)) {
+            // The memcg above stays: of as much, nothing is borrowed from it.
+            match self.exchange(word, word - amount as u64) {
                 Ok(()) => return true,
                 Err(found) => word = found,
             }

@@ -57,32 +57,29 @@ impl FolioList {
     /// Adds the folio at `head`, which is on no list, at the front.
     #[inline]
     pub fn push_front(&mut self, map: &MemoryMap, head: Pfn) {
-        let index = map.index(head);
-        self.list.push(map, (index, map.at(index)));
+        self.list.push(map, map.known_block(head));
     }
 
     /// Adds the folio at `head`, which is on no list, at the back.
     #[inline]
     pub fn push_back(&mut self, map: &MemoryMap, head: Pfn) {
-        let index = map.index(head);
-        self.list.push_back(map, (index, map.at(index)));
+        self.list.push_back(map, map.known_block(head));
     }
 
     /// Adds the folio at `head`, which is on no list, right in front of the one at `beside`, which is on this
     /// list.
     pub fn insert_before(&mut self, map: &MemoryMap, beside: Pfn, head: Pfn) {
-        let index = map.index(head);
-        self.list.insert_before(map, map.index(beside), (index, map.at(index)));
+        self.list.insert_before(map, map.index(beside), map.known_block(head));
     }
 
     /// Removes the folio at `head` from this list, which it is on.
     #[inline]
     pub fn remove(&mut self, map: &MemoryMap, head: Pfn) {
-        let index = map.index(head);
+        let (index, frame) = map.known_block(head);
         if self.hand == index {
-            self.hand = map.at(index).prev();
+            self.hand = frame.prev();
         }
-        self.list.remove(map, index);
+        self.list.remove(map, frame);
     }
 
     /// Removes the oldest folio.

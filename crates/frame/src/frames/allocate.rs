@@ -7,7 +7,7 @@ use super::zone_blocks::ZoneBlocks;
 use crate::counters::VmEvent;
 use crate::error::AllocError;
 use crate::fail_points::FailClass;
-use crate::map::FrameIndex;
+use crate::map::{Frame, FrameIndex};
 use crate::request::{AllocRequest, Zero};
 use crate::zone::Zone;
 use quire_arch::{Pfn, Pin, Platform};
@@ -28,6 +28,17 @@ impl<P: Platform> Frames<P> {
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, pin: &Pin<'_, P>, request: AllocRequest) -> Result<Pfn, AllocError> {
+        self.allocate_inline(pin, request)
+    }
+
+    /// As [`allocate`](Self::allocate), as a part of its caller: for a request that is constant there.
+    ///
+    /// # Errors
+    ///
+    /// As for [`allocate`](Self::allocate).
+    #[inline(always)]
+    #[cfg_attr(debug_assertions, track_caller)]
+    pub fn allocate_inline(&self, pin: &Pin<'_, P>, request: AllocRequest) -> Result<Pfn, AllocError> {
         if self.fail_points.strikes(FailClass::Frames, request.site) {
             return Err(AllocError::Injected);
         }
@@ -35,7 +46,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// As [`allocate`](Self::allocate), without asking the fail points.
-    #[inline]
+    #[inline(always)]
     pub(super) fn allocate_quietly(
         &self,
         pin: &Pin<'_, P>,
@@ -44,12 +55,12 @@ impl<P: Platform> Frames<P> {
         if let Some(only) = self.only_type {
             request.migratetype = only;
         }
-        let index = match self.try_list(pin, &request) {
-            Some(index) => index,
-            None => self.allocate_behind(pin, &request)?,
+        let (index, frame) = match self.try_list(pin, &request) {
+            Some(block) => block,
+            None => self.allocate_behind(pin, request).map(|index| (index, self.map.at(index)))?,
         };
         // The block has no anon_vma until its user sets one.
-        self.map.at(index).owner().store(0, Ordering::Relaxed);
+        frame.owner().store(0, Ordering::Relaxed);
         let pfn = self.map.pfn(index);
         match request.zero {
             Zero::No => {}
@@ -62,7 +73,7 @@ impl<P: Platform> Frames<P> {
     }
 
     /// The zones that the request may use from the caller's CPU, the best first.
-    #[inline]
+    #[inline(always)]
     fn zones_for(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> impl Iterator<Item = &Zone<P>> {
         let node = self.platform.node_of_cpu(pin.cpu());
         let highest = request.highest_zone;
@@ -72,8 +83,8 @@ impl<P: Platform> Frames<P> {
 
     /// Pops a block off the CPU's list for the first zone on its zonelist. Most allocations end here. If it
     /// cannot serve the request, it changes nothing.
-    #[inline]
-    fn try_list(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<FrameIndex> {
+    #[inline(always)]
+    fn try_list(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Option<(FrameIndex, &Frame)> {
         let zone = self.zones_for(pin, request).next()?;
         if !self.technique.covers(request.order) {
             return None;
@@ -92,15 +103,15 @@ impl<P: Platform> Frames<P> {
         events.add(VmEvent::PcpHit, 1);
         events.add(VmEvent::allocation(zone.id.kind()), request.order.pages());
         give_out(pin, frame, request);
-        Some(index)
+        Some((index, frame))
     }
 
     /// As [`allocate`](Self::allocate), where the first list has nothing.
     #[cold]
-    fn allocate_behind(&self, pin: &Pin<'_, P>, request: &AllocRequest) -> Result<FrameIndex, AllocError> {
-        match self.try_zones(pin, request) {
+    fn allocate_behind(&self, pin: &Pin<'_, P>, request: AllocRequest) -> Result<FrameIndex, AllocError> {
+        match self.try_zones(pin, &request) {
             Some(index) => Ok(index),
-            None => self.allocate_slow(pin, request),
+            None => self.allocate_slow(pin, &request),
         }
     }
 

@@ -55,6 +55,8 @@ pub struct MemoryMap {
     count: u32,
     /// Descriptors in the array.
     slots: u32,
+    /// The slot of the descriptor for frames outside.
+    outside: u32,
     /// `count` descriptors, one more of kind `Hole` that stands for every frame outside, and what fills the
     /// last group up; each in its [`slot`].
     frames: NonNull<Frame>,
@@ -100,6 +102,7 @@ impl MemoryMap {
             base,
             count,
             slots: slots(count) as u32,
+            outside: slot(count),
             frames: arrays.frames,
             blocks: arrays.blocks,
             block_count: Self::blocks_of(base, count),
@@ -125,15 +128,21 @@ impl MemoryMap {
     /// which refuses everything.
     #[inline]
     pub fn known(&self, pfn: Pfn) -> &Frame {
-        let offset = pfn.0.wrapping_sub(self.base.0).min(u64::from(self.count));
+        self.known_block(pfn).1
+    }
+
+    /// The same, with its index.
+    #[inline]
+    pub(crate) fn known_block(&self, pfn: Pfn) -> (FrameIndex, &Frame) {
+        let place = slot(pfn.0.wrapping_sub(self.base.0).min(u64::from(self.count)) as u32);
         // SAFETY: `frames` has slots for `count + 1` descriptors (`new`).
-        unsafe { self.frames.add(slot(offset as u32) as usize).as_ref() }
+        (FrameIndex(place), unsafe { self.frames.add(place as usize).as_ref() })
     }
 
     /// The descriptor at `index`.
     #[inline]
     pub(crate) fn at(&self, index: FrameIndex) -> &Frame {
-        let place = if index.0 < self.slots { index.0 } else { slot(self.count) };
+        let place = if index.0 < self.slots { index.0 } else { self.outside };
         // SAFETY: `frames` has `slots` descriptors, and one of them is that for frames outside (`new`).
         unsafe { self.frames.add(place as usize).as_ref() }
     }

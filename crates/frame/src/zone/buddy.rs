@@ -140,7 +140,7 @@ impl Buddy {
         migratetype: Migratetype,
     ) {
         let list = &mut self.lists[order.index()][migratetype.index()];
-        list.remove(map, index);
+        list.remove(map, map.at(index));
         if list.is_empty() {
             self.occupied[migratetype.index()] &= !(1 << order.get());
         }

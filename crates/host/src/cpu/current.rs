@@ -154,30 +154,25 @@ pub(crate) fn pin(cpus: &Cpus) -> CpuId {
     }
 }
 
-/// Ends a pinned section.
+/// Ends a pinned section. As for [`owner`].
 ///
 /// # Panics
 ///
 /// When there was none.
-#[inline]
+#[inline(always)]
 pub(crate) fn unpin(cpus: &Cpus) {
     let top = TOP.with(Cell::get);
-    if top.machine == cpus.machine && !top.borrowed {
-        // SAFETY: as in `owner`.
-        let owner = unsafe { Owner::assume(&*top.cpu) };
-        if owner.is_pinned() {
-            owner.unpin();
-            return;
-        }
+    if top.machine != cpus.machine || top.borrowed {
+        return unpin_other(cpus);
     }
-    unpin_any(cpus);
+    // SAFETY: as in `owner`. A place of a machine has a CPU of it.
+    unsafe { Owner::assume(&*top.cpu) }.unpin();
 }
 
-/// The same on a borrowed CPU, or below one of another machine. As a part of its callers it would cost each pin
-/// the registers that it saves.
+/// The same if the thread's place is not the topmost one, or is a borrowed one.
 #[cold]
 #[inline(never)]
-fn unpin_any(cpus: &Cpus) {
+fn unpin_other(cpus: &Cpus) {
     let Some(owner) = owner(cpus) else {
         panic!("a pin is dropped by a thread that is on no CPU of its machine");
     };

@@ -171,10 +171,17 @@ impl<'c> Owner<'c> {
     #[inline]
     pub(crate) fn unpin(self) -> bool {
         let pins = self.cpu.pins.get();
-        assert!(pins > 0, "a pin is dropped on {}, which is not pinned", self.cpu.id);
+        if pins == 0 {
+            self.is_not_pinned();
+        }
         self.cpu.pins.set(pins - 1);
         lock_order::unpinned();
         pins == 1
+    }
+
+    #[cold]
+    fn is_not_pinned(self) -> ! {
+        panic!("a pin is dropped on {}, which is not pinned", self.cpu.id)
     }
 
     /// Calls `action` in what nested pins take for a pinned section, but without leaving guest mode.

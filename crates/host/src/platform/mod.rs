@@ -187,7 +187,7 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
     }
 
     #[cfg(target_arch = "x86_64")]
-    #[inline]
+    #[inline(always)]
     fn expect_zero(&self, pfn: Pfn) {
         use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
         let start = self.direct_map(pfn).as_ptr();
@@ -235,7 +235,7 @@ unsafe impl<F: PagingFormat> Platform for HostPlatform<F> {
         current::pin(&self.machine.cpus)
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn pin_exit(&self) {
         current::unpin(&self.machine.cpus);
     }

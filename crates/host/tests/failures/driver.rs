@@ -8,9 +8,10 @@ use quire_frame::{AllocRequest, FailCaller, FailPlan, FailSite};
 use std::thread;
 
 /// Where pages are faulted in: `mmap` and some other calls hide a failure there.
-const FAULTS: [&str; 6] = [
+const FAULTS: [&str; 7] = [
     "crates/space/src/calls/fault.rs",
     "crates/fault/src/faults.rs",
+    "crates/fault/src/new_page.rs",
     "crates/fault/src/resolve.rs",
     "crates/fault/src/resolve/huge.rs",
     "crates/fault/src/resolve/spare.rs",

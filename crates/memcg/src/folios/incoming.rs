@@ -20,18 +20,24 @@ impl<P: Platform> MemcgFolios<'_, P> {
         }
     }
 
+    #[inline(never)]
     fn list_mapped(self, pin: &Pin<'_, P>, head: Pfn, locked: bool) {
-        let frames = self.tree.frames();
-        let list = if locked {
-            frames.known(head).set_flags(FrameFlags::MLOCKED);
-            let pages = frames.folio(head).order().pages();
-            frames.events().add(pin, VmEvent::UnevictablePgsMlocked, pages);
-            frames.events().add(pin, VmEvent::UnevictablePgsCulled, pages);
-            LruList::Unevictable
+        if locked {
+            self.list_mlocked(pin, head);
         } else {
-            LruList::InactiveAnon
-        };
-        self.list_folio(pin, head, list);
+            self.list_folio(pin, head, LruList::InactiveAnon);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn list_mlocked(self, pin: &Pin<'_, P>, head: Pfn) {
+        let frames = self.tree.frames();
+        frames.known(head).set_flags(FrameFlags::MLOCKED);
+        let pages = frames.folio(head).order().pages();
+        frames.events().add(pin, VmEvent::UnevictablePgsMlocked, pages);
+        frames.events().add(pin, VmEvent::UnevictablePgsCulled, pages);
+        self.list_folio(pin, head, LruList::Unevictable);
     }
 
     /// Moves the folios that `cpu`, or every CPU, has listed to the lists of their memcgs and nodes, oldest

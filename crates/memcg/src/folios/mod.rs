@@ -27,6 +27,12 @@ pub(crate) enum Held<'g, P: Platform> {
     Main(&'g NodeLists<P>, SpinGuard<'g, Lists, P>),
 }
 
+#[cold]
+#[inline(never)]
+fn mark_slowly(frame: &Frame, list: LruList) {
+    mark(frame, list);
+}
+
 quire_arch::part_of! {
     /// The folios of memcgs.
     pub struct MemcgFolios { pub(crate) tree: MemcgTree }
@@ -69,7 +75,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
 
     /// As [`list_folio`](Self::list_folio), on the list that `list` names for its flags. A thread that
     /// changes one of them finds either that it is listed, or that it will be by what it has made of them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn list_by(
         self,
         pin: &Pin<'_, P>,
@@ -84,7 +90,7 @@ impl<'g, P: Platform> MemcgFolios<'g, P> {
         }
         let list = list(before);
         if (before & LIST_FLAGS) | FrameFlags::LRU != list.flags() {
-            mark(frame, list);
+            mark_slowly(frame, list);
         }
         let mut mine = self.tree.incoming.mine(pin).lock();
         Label::incoming(list, frame.word().order(), pin.cpu()).put(frame);

@@ -19,15 +19,10 @@ pub(crate) fn fault<P: Platform>(
     addr: VirtAddr,
     access: Access,
 ) -> Result<(), FaultError> {
-    let memcg = caller.core.memcg();
-    if !memcg.is_root() {
+    if caller.spaces.memcgs().charges().may_be_over_high(caller.core.memcg()) {
         // Before the page is mapped: a page just mapped could be reclaimed first, and the program would
         // make no progress.
-        caller.spaces.reclaim().throttle(caller.spaces, memcg);
-        let ns = caller.spaces.memcgs().charges().swap_delay(memcg);
-        if ns > 0 {
-            wait_until_killed(caller, ns);
-        }
+        hold_up(caller);
     }
     match fault_once(caller, addr, access) {
         Ok(()) => Ok(()),
@@ -35,8 +30,18 @@ pub(crate) fn fault<P: Platform>(
     }
 }
 
-/// Waits so long, unless the program is killed.
+/// Makes a program whose memcg may be over a high limit reclaim, and wait.
 #[cold]
+fn hold_up<P: Platform>(caller: Caller<'_, P>) {
+    let memcg = caller.core.memcg();
+    caller.spaces.reclaim().throttle(caller.spaces, memcg);
+    let ns = caller.spaces.memcgs().charges().swap_delay(memcg);
+    if ns > 0 {
+        wait_until_killed(caller, ns);
+    }
+}
+
+/// Waits so long, unless the program is killed.
 fn wait_until_killed<P: Platform>(caller: Caller<'_, P>, ns: u64) {
     let (platform, core) = (caller.spaces.platform(), caller.core);
     let end = platform.now().saturating_add(ns);

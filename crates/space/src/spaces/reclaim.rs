@@ -24,7 +24,7 @@ pub trait Reclaim<P: Platform>: Sync {
     fn page_out(&self, spaces: &Spaces<P>, folios: &mut dyn Iterator<Item = Pfn>) -> u64;
 
     /// A program in `memcg` continues, and is throttled if it uses too much: called at the
-    /// beginning of a fault, when nothing is held.
+    /// beginning of a fault, when nothing is held, if the memcg may be over a high limit.
     fn throttle(&self, spaces: &Spaces<P>, memcg: MemcgId);
 }
 
