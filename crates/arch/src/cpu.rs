@@ -128,7 +128,7 @@ impl CpuMask {
     #[doc(hidden)]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|&word| word == 0)
+        self.0.iter().fold(0, |all, &word| all | word) == 0
     }
 
     /// Number of CPUs in the set.

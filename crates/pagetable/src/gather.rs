@@ -60,7 +60,7 @@ pub struct Gather<'s, P: Platform> {
     /// Empty tables.
     emptied: FrameChain,
     /// The last table that was unlinked with its entries; each links to the one before it.
-    unlinked: Option<Pfn>,
+    pub(crate) unlinked: Option<Pfn>,
     /// About where what the first of these tables map begins.
     pub(crate) unlinked_from: VirtAddr,
     /// Entries that were made unusable and are still to be taken out.
@@ -236,11 +236,10 @@ impl<'s, P: Platform> Gather<'s, P> {
     }
 
     /// Takes folios out of the swap cache whose slots no entry names any more. No lock of a table is held.
-    #[inline(never)]
+    #[inline]
     pub fn drop_cached(&mut self) {
-        let (cache, splits) = (self.memory().swap().cache(), self.memory().memcgs().splits());
-        while let Some((slot, pages)) = self.cached.pop() {
-            cache.drop_unnamed(slot, pages, |head| splits.left_swap_cache(head));
+        if !self.cached.is_empty() {
+            drop_cached(self);
         }
     }
 
@@ -379,15 +378,13 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.counts.write(self.memory().frames(), pin);
     }
 
-    /// Frees everything. The flush is done, and nothing is unlinked or unusable any more.
+    /// Frees everything, the first part of it under `pin`. The flush is done, and nothing is unlinked or
+    /// unusable any more.
     #[inline]
-    pub(crate) fn free_all(&mut self) {
-        let pin = self.memory().platform().pin();
+    pub(crate) fn free_all(&mut self, pin: Pin<'_, P>) {
         self.drop_noted();
         self.free_folios(&pin);
         self.count(&pin);
-        let frames = self.memory().frames();
-        frames.limbo().retire_chain(&pin, frames.take_portion(&mut self.emptied, BATCH as u32));
         drop(pin);
         if !self.emptied.is_empty() {
             self.retire_portions();
@@ -395,8 +392,8 @@ impl<'s, P: Platform> Gather<'s, P> {
         self.drop_cached();
     }
 
-    /// Retires the rest of many tables, a portion under each pin.
-    #[cold]
+    /// Retires tables, a portion under each pin.
+    #[inline(never)]
     fn retire_portions(&mut self) {
         while !self.emptied.is_empty() {
             let pin = self.memory().platform().pin();
@@ -407,22 +404,10 @@ impl<'s, P: Platform> Gather<'s, P> {
 
     /// Counts the noted runs, and the entries of the huge zero page, as unmapped. The flush is done, and no
     /// lock of a table is held.
+    #[inline]
     pub(crate) fn drop_noted(&mut self) {
-        // It spins for head locks.
-        let _pin = self.memory().platform().pin();
-        if let Some((zero, entries)) = self.zeros.take() {
-            self.memory().put_huge_zero(zero, entries);
-        }
-        while let Some(Noted { pfn, pages }) = self.noted.pop() {
-            if pages > 0 {
-                self.unmap_flushed(pfn, pages);
-            } else {
-                let order = self.memory().frames().folio(pfn).order();
-                self.put(pfn, order);
-            }
-            if self.cached.is_full() {
-                self.drop_cached();
-            }
+        if self.zeros.is_some() || !self.noted.is_empty() {
+            drop_noted(self);
         }
     }
 
@@ -501,18 +486,15 @@ impl<'s, P: Platform> Gather<'s, P> {
     /// Frees a long chain of folios but for its end, a portion under each pin. The flush is done.
     #[inline]
     pub(crate) fn free_many(&mut self) {
-        if self.folios.blocks() > MANY {
-            self.free_portions();
+        if self.has_many() {
+            free_portions(self);
         }
     }
 
-    #[cold]
-    fn free_portions(&mut self) {
-        while self.folios.blocks() > MANY {
-            let pin = self.memory().platform().pin();
-            let portion = self.memory().frames().take_portion(&mut self.folios, BATCH as u32);
-            self.memory().frames().free_chain(&pin, portion);
-        }
+    /// Whether there are more folios than are freed under one pin.
+    #[inline]
+    pub(crate) fn has_many(&self) -> bool {
+        self.folios.blocks() > MANY
     }
 
     fn free_folios(&mut self, pin: &Pin<'_, P>) {
@@ -528,6 +510,46 @@ impl<'s, P: Platform> Gather<'s, P> {
     pub fn count_gone(&self, gone: Residency) {
         if gone != Residency::default() && self.cause != FlushCause::Collapse {
             self.tables.space().residency.pages_unmapped(gone);
+        }
+    }
+}
+
+/// As [`Gather::free_many`].
+#[cold]
+fn free_portions<P: Platform>(gather: &mut Gather<'_, P>) {
+    while gather.has_many() {
+        let pin = gather.memory().platform().pin();
+        let portion = gather.memory().frames().take_portion(&mut gather.folios, BATCH as u32);
+        gather.memory().frames().free_chain(&pin, portion);
+    }
+}
+
+/// As [`Gather::drop_cached`].
+#[inline(never)]
+fn drop_cached<P: Platform>(gather: &mut Gather<'_, P>) {
+    let (cache, splits) = (gather.memory().swap().cache(), gather.memory().memcgs().splits());
+    while let Some((slot, pages)) = gather.cached.pop() {
+        cache.drop_unnamed(slot, pages, |head| splits.left_swap_cache(head));
+    }
+}
+
+/// As [`Gather::drop_noted`].
+#[inline(never)]
+fn drop_noted<P: Platform>(gather: &mut Gather<'_, P>) {
+    // It spins for head locks.
+    let _pin = gather.memory().platform().pin();
+    if let Some((zero, entries)) = gather.zeros.take() {
+        gather.memory().put_huge_zero(zero, entries);
+    }
+    while let Some(Noted { pfn, pages }) = gather.noted.pop() {
+        if pages > 0 {
+            gather.unmap_flushed(pfn, pages);
+        } else {
+            let order = gather.memory().frames().folio(pfn).order();
+            gather.put(pfn, order);
+        }
+        if gather.cached.is_full() {
+            gather.drop_cached();
         }
     }
 }

@@ -102,6 +102,7 @@ impl SpaceCpus {
 
     /// The CPUs that a flush must reach, called on CPU `own` after the tables were changed. All others will
     /// flush before they use a translation of this space.
+    #[inline]
     pub fn reach(&self, own: CpuId) -> Reach {
         let mut kept = CpuMask::EMPTY;
         // No other CPU changes this bit, so what is read is so.
@@ -111,7 +112,7 @@ impl SpaceCpus {
         let cleared = self.fresh.clear_except(kept);
         // Reads after a full barrier of its own.
         let running = self.running.load();
-        Reach { running, spared: cleared.without(running).len() }
+        Reach { running, spared: if cleared.is_empty() { 0 } else { cleared.without(running).len() } }
     }
 
     /// Pages are about to move, and [`end_moves`](Self::end_moves) comes after the one flush of where they

@@ -41,7 +41,7 @@ impl SpaceTables {
         let flush = if whole { TlbFlush::Space { asid } } else { TlbFlush::Range { asid, range } };
         let mut others = reach.running;
         others.remove(pin.cpu());
-        if others != reach.running {
+        if reach.running.contains(pin.cpu()) {
             if whole {
                 count(VmEvent::NrTlbLocalFlushAll, 1);
             } else {

@@ -3,6 +3,7 @@
 mod detached;
 mod empty;
 mod huge;
+mod one_table;
 mod settle;
 mod swapped;
 mod zap;
@@ -88,7 +89,7 @@ impl<'s, P: Platform> Unmapper<'s, P> {
     /// the hole, so no fault can be filling these tables. Nothing is allocated and nothing fails.
     pub fn unmap(&mut self, unmapped: VirtRange, hole: FreeableRange) {
         let tables = self.gather.tables;
-        if !unmapped.is_empty() {
+        if !unmapped.is_empty() && !self.unmap_in_one_table(unmapped, hole, Zap::Mapping) {
             self.unmap_below(tables.space().root(), P::Paging::root_level(), unmapped, hole);
             self.free_empty(unmapped, hole);
             self.gather.add_paged_out(unmapped);

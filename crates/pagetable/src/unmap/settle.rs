@@ -64,12 +64,18 @@ impl<P: Platform> Unmapper<'_, P> {
             self.gather.drop_cached();
             return;
         }
+        if self.gather.unlinked.is_none() && !self.gather.is_unsettled() && !self.gather.has_many() {
+            // Most often nothing else waits for the flush.
+            let pin = tables.pin();
+            self.gather.flush(&pin);
+            return self.gather.free_all(pin);
+        }
         self.settle();
         self.gather.free_many();
         while let Some(table) = self.gather.pop_unlinked() {
             self.free_detached_table(table);
         }
-        self.gather.free_all();
+        self.gather.free_all(tables.pin());
     }
 
     /// Removes the leaves that were made unusable. The flush is done, and no fault can come.

@@ -193,17 +193,29 @@ impl<P: Platform> CacheCore<P> {
         let mut front = self.fronts.mine(pin).lock();
         front.in_use -= 1;
         front.retire(frames.epoch(), slot);
-        let passed = front.collect(frames.epoch(), REAP_PORTION);
-        drop(front);
+        let mut passed = front.collect(frames.epoch(), REAP_PORTION);
         if passed.is_empty() {
+            drop(front);
             // Nothing has passed: help the epoch on, so that something will.
             frames.epoch().advance();
-        } else {
+            return;
+        }
+        if self.drop.is_none() {
+            // There is nothing to end, so the lock is kept as long as there is room.
+            while front.loaded.count() < self.batch
+                && let Some(slot) = passed.pop()
+            {
+                front.loaded.push(slot);
+            }
+        }
+        drop(front);
+        if !passed.is_empty() {
             self.end(frames, pin, passed);
         }
     }
 
     /// Ends retired objects whose readers are gone, with no lock held, and frees their slots.
+    #[inline(never)]
     fn end(&self, frames: &Frames<P>, pin: &Pin<'_, P>, mut passed: SlotList) {
         let mut free = SlotList::EMPTY;
         while let Some(slot) = passed.pop() {

@@ -308,8 +308,7 @@ fn advise_part<'s, P: Platform>(
             // Faults may run concurrently: each comes before or after, and the table locks keep each page
             // consistent.
             let locked = vma.flags().contains(VmFlags::LOCKED);
-            unmapper.zap(part, if locked { Zap::LockedContents } else { Zap::Contents });
-            unmapper.free_empty(part, FreeableRange(part));
+            unmapper.drop_contents(part, if locked { Zap::LockedContents } else { Zap::Contents });
             Ok(())
         }
     }

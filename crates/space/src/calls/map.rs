@@ -103,7 +103,8 @@ fn map_request<'s, P: Platform>(
     };
     writer.check_exec_gain(flags, flags)?;
 
-    let occupied = writer.first_in(range).is_some();
+    let beside = writer.beside(range.start());
+    let occupied = beside.1.is_some_and(|vma| vma.range().start() < range.end());
     let splits = if occupied { writer.vmas_to_unmap(range) } else { 0 };
     if occupied {
         // Once the rest of a mapping is two there would be one too many, and one more for the new one.
@@ -145,7 +146,10 @@ fn map_request<'s, P: Platform>(
         }
     };
     let proposal = Proposal { range, flags, page_offset, backing, anon: AnonVmaRef::NONE };
-    let mut neighbours = writer.neighbours_for(&proposal);
+    let mut neighbours = match occupied {
+        true => writer.neighbours_for(&proposal),
+        false => MmapWriter::<P>::neighbours_of(&proposal, beside),
+    };
     let mut prepared = match writer.prepare(neighbours.vmas_needed() + splits) {
         Ok(prepared) => prepared,
         Err(error) => {

@@ -127,6 +127,12 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         self.tree.last_starting_before(addr).map(|entry| self.vma(entry.value))
     }
 
+    /// The highest VMA that ends at or before `addr`, and the lowest that ends after it.
+    pub(crate) fn beside(&self, addr: VirtAddr) -> (Option<&'s Vma>, Option<&'s Vma>) {
+        let (below, above) = self.tree.beside(addr);
+        (below.map(|entry| self.vma(entry.value)), above.map(|entry| self.vma(entry.value)))
+    }
+
     /// The lowest VMA that shares an address with `range`; none does with an empty one, also inside of a VMA.
     #[inline]
     pub(crate) fn first_in(&self, range: VirtRange) -> Option<&'s Vma> {
@@ -241,6 +247,16 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         let range = proposal.range;
         let previous = self.last_starting_before(range.start());
         let next = self.first_ending_after(range.end());
+        Self::neighbours_of(proposal, (previous, next))
+    }
+
+    /// As [`neighbours_for`](Self::neighbours_for), where `previous` and `next` are the VMAs below and above.
+    #[inline]
+    pub(crate) fn neighbours_of(
+        proposal: &Proposal,
+        (previous, next): (Option<&'s Vma>, Option<&'s Vma>),
+    ) -> Neighbours<'s> {
+        let range = proposal.range;
         let choice = proposal.merges(
             previous.map(|vma| clip_end(vma.snapshot(), range.start())).as_ref(),
             next.map(|vma| clip_start(vma.snapshot(), range.end())).as_ref(),

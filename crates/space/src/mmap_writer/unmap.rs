@@ -17,12 +17,23 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         prepared: &mut Prepared<'_, P>,
         unmapper: &mut Unmapper<'s, P>,
     ) {
+        self.unmap_from(self.first_in(range), range, prepared, unmapper);
+    }
+
+    /// The same, where `first` is the lowest VMA in the range.
+    fn unmap_from(
+        &mut self,
+        first: Option<&'s Vma>,
+        range: VirtRange,
+        prepared: &mut Prepared<'_, P>,
+        unmapper: &mut Unmapper<'s, P>,
+    ) {
         if unmapper.gather().has_absent() {
             // From an earlier part of the same call. Entries to be removed after the flush are noted as one
             // range, and those between that part and this one stay.
             unmapper.settle();
         }
-        if let Some(removed) = self.remove_mappings(range, prepared) {
+        if let Some(removed) = self.remove_mappings(first, range, prepared) {
             unmapper.unmap(removed, FreeableRange(self.gap_around(removed)));
         }
     }
@@ -30,18 +41,26 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
     /// The gap from the end of the mapping below `range`, in which there is none, to the start of the one
     /// above.
     pub(crate) fn gap_around(&self, range: VirtRange) -> VirtRange {
-        let below = self.last_starting_before(range.start()).map_or(VirtAddr(0), |vma| vma.range().end());
+        let (below, above) = self.beside(range.start());
         let everything = P::Paging::table_range(VirtAddr(0), P::Paging::root_level());
-        let above =
-            self.first_ending_after(range.start()).map_or(everything.end(), |vma| vma.range().start());
-        VirtRange::new(below, above)
+        VirtRange::new(
+            below.map_or(VirtAddr(0), |vma| vma.range().end()),
+            above.map_or(everything.end(), |vma| vma.range().start()),
+        )
     }
 
-    /// Removes the mappings in `range` from the tree and returns the smallest range that holds them.
-    fn remove_mappings(&mut self, range: VirtRange, prepared: &mut Prepared<'_, P>) -> Option<VirtRange> {
+    /// Removes the mappings in `range`, of which `first` is the lowest, from the tree and returns the smallest
+    /// range that holds them.
+    fn remove_mappings(
+        &mut self,
+        first: Option<&'s Vma>,
+        range: VirtRange,
+        prepared: &mut Prepared<'_, P>,
+    ) -> Option<VirtRange> {
         let mut removed: Option<VirtRange> = None;
         let mut uncharged = 0;
-        while let Some(vma) = self.first_in(range) {
+        let mut next = first;
+        while let Some(vma) = next {
             self.lock_vma(vma);
             let snapshot = vma.snapshot();
             let part = snapshot.range.intersect(range);
@@ -71,6 +90,7 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
             if part.end() == range.end() {
                 break;
             }
+            next = self.first_in(range);
         }
         if uncharged > 0 {
             self.spaces.commit().release(uncharged);
@@ -129,14 +149,15 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         range: VirtRange,
         unmapper: &mut Unmapper<'s, P>,
     ) -> Result<(), Error> {
-        let Some(first) = self.first_in(range).map(Vma::range) else { return Ok(()) };
-        let splits = usize::from(first.start() < range.start() && range.end() < first.end());
+        let Some(first) = self.first_in(range) else { return Ok(()) };
+        let whole = first.range();
+        let splits = usize::from(whole.start() < range.start() && range.end() < whole.end());
         if splits > 0 && self.mappings() >= self.core.limits.load().mappings {
             return Err(Error::MapCountLimit);
         }
         self.may_cut(range)?;
         let mut prepared = self.prepare(splits)?;
-        self.unmap(range, &mut prepared, unmapper);
+        self.unmap_from(Some(first), range, &mut prepared, unmapper);
         Ok(())
     }
 }

@@ -12,6 +12,8 @@ part_of! {
 }
 
 impl<P: Platform> VmaStore<'_, P> {
+    // Always: as a call of its own it copies the VMA.
+    #[inline(always)]
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) fn allocate(self, vma: Vma) -> Result<NonNull<Vma>, AllocError> {
         let pin = self.spaces.platform().pin();
@@ -36,6 +38,7 @@ impl<P: Platform> VmaStore<'_, P> {
     ///
     /// It came from [`allocate`](Self::allocate), is detached and out of its tree, and the caller
     /// does not use it again.
+    #[inline]
     pub(crate) unsafe fn retire(self, vma: NonNull<Vma>) {
         let pin = self.spaces.platform().pin();
         // SAFETY: the caller's promise.

@@ -2,55 +2,62 @@
 
 use super::held::HeldNode;
 use super::node::{MAX_HEIGHT, Node};
+use core::mem::MaybeUninit;
 
 /// The nodes and slots from the root down to one slot of a leaf, by level.
-#[derive(Debug)]
 pub(super) struct Path<'t, V> {
-    nodes: [HeldNode<'t, V>; MAX_HEIGHT],
+    /// Those of the first `height` levels are there: trees are much lower than they might be.
+    nodes: [MaybeUninit<HeldNode<'t, V>>; MAX_HEIGHT],
     slots: [u8; MAX_HEIGHT],
     height: usize,
 }
 
 impl<'t, V> Path<'t, V> {
-    /// Goes down from `root`, in each node to the slot that `choose` names: above the leaves one that is in
-    /// use. Always inline: a path is larger than what an insertion into a small tree writes, so it is built
-    /// where it is used.
+    /// No way yet. A path is larger than what an insertion into a small tree writes, so it is made where it
+    /// stays, and filled in there.
     #[inline(always)]
-    fn descend(root: HeldNode<'t, V>, choose: impl Fn(&Node<V>) -> usize) -> Self {
+    pub(super) const fn new() -> Self {
+        Self { nodes: [const { MaybeUninit::uninit() }; MAX_HEIGHT], slots: [0; MAX_HEIGHT], height: 0 }
+    }
+
+    /// Goes down from `root`, in each node to the slot that `choose` names: above the leaves one that is in
+    /// use.
+    #[inline(always)]
+    fn descend(&mut self, root: HeldNode<'t, V>, choose: impl Fn(&Node<V>) -> usize) {
         let height = root.level() + 1;
-        let mut path = Self { nodes: [root; MAX_HEIGHT], slots: [0; MAX_HEIGHT], height };
         let mut node = root;
         for level in (1..height).rev() {
             let slot = choose(&node);
-            path.nodes[level] = node;
-            path.slots[level] = slot as u8;
+            self.nodes[level].write(node);
+            self.slots[level] = slot as u8;
             node = node.linked_child(slot);
         }
-        path.nodes[0] = node;
-        path.slots[0] = choose(&node) as u8;
-        path
+        self.nodes[0].write(node);
+        self.slots[0] = choose(&node) as u8;
+        self.height = height;
     }
 
-    /// The way to the first entry that ends after `addr`, or to the unused slot after the last entry.
+    /// Goes to the first entry that ends after `addr`, or to the unused slot after the last entry.
     #[inline(always)]
-    pub(super) fn to_end_after(root: HeldNode<'t, V>, addr: u64) -> Self {
+    pub(super) fn go_to_end_after(&mut self, root: HeldNode<'t, V>, addr: u64) {
         // No node above the leaves is empty.
         let choose = |node: &Node<V>| {
             let slot = node.ends_up_to(addr);
             if node.level() > 0 { slot.min(node.count() - 1) } else { slot.min(node.count()) }
         };
-        Self::descend(root, choose)
+        self.descend(root, choose);
     }
 
-    /// The way to the last entry that starts before `addr`, or `None` when there is none.
+    /// Goes to the last entry that starts before `addr`, and returns whether there is one.
     #[inline(always)]
-    pub(super) fn to_start_before(root: HeldNode<'t, V>, addr: u64) -> Option<Self> {
+    pub(super) fn go_to_start_before(&mut self, root: HeldNode<'t, V>, addr: u64) -> bool {
         if root.start(0) >= addr {
-            return None;
+            return false;
         }
         // In the root a slot starts before `addr` (checked); the last such slot's child starts where the slot
         // does, so in every node below the first slot does too.
-        Some(Self::descend(root, |node| node.starts_below(addr).saturating_sub(1)))
+        self.descend(root, |node| node.starts_below(addr).saturating_sub(1));
+        true
     }
 
     /// Number of levels.
@@ -59,10 +66,12 @@ impl<'t, V> Path<'t, V> {
         self.height
     }
 
-    /// The node at `level`.
+    /// The node at `level`, one of the path's.
     #[inline]
-    pub(super) const fn node(&self, level: usize) -> HeldNode<'t, V> {
-        self.nodes[level]
+    pub(super) fn node(&self, level: usize) -> HeldNode<'t, V> {
+        assert!(level < self.height, "a path has no node there");
+        // SAFETY: `descend` has written the nodes of all levels below `height`.
+        unsafe { self.nodes[level].assume_init() }
     }
 
     /// The slot at `level`.
@@ -115,7 +124,7 @@ impl<'t, V> Path<'t, V> {
     fn down_from(&mut self, level: usize, choose: impl Fn(&Node<V>) -> usize) {
         for below in (0..level).rev() {
             let node = self.node(below + 1).linked_child(self.slot(below + 1));
-            self.nodes[below] = node;
+            self.nodes[below].write(node);
             self.slots[below] = choose(&node) as u8;
         }
     }

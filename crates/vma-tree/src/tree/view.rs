@@ -71,6 +71,24 @@ impl<V> View<'_, V> {
         Entry::of(&node, node.starts_below(addr.0).checked_sub(1)?)
     }
 
+    /// The highest entry that ends at or before `addr`, and the lowest that ends after it: most often one
+    /// search for both.
+    #[inline]
+    pub fn beside(&self, addr: VirtAddr) -> (Option<Entry<V>>, Option<Entry<V>>) {
+        let Some(mut node) = self.root() else { return (None, None) };
+        while node.level() > 0 {
+            let Some(child) = node.child(node.ends_up_to(addr.0)) else { return (self.last(), None) };
+            node = child;
+        }
+        let slot = node.ends_up_to(addr.0);
+        let above = Entry::of(&node, slot);
+        let below = match slot.checked_sub(1) {
+            Some(below) => Entry::of(&node, below),
+            None => above.and_then(|above| self.last_starting_before(above.range.start())),
+        };
+        (below, above)
+    }
+
     /// The lowest entry.
     #[inline]
     pub fn first(&self) -> Option<Entry<V>> {

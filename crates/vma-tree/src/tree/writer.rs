@@ -44,7 +44,8 @@ impl<'t, V, S: NodeStore<V>> Writer<'t, V, S> {
     /// nothing.
     pub fn set_range(&mut self, start: VirtAddr, range: VirtRange) -> Result<(), SetRangeError> {
         let root = self.root_node().ok_or(SetRangeError::Missing)?;
-        let path = Path::to_end_after(root, start.0);
+        let mut path = Path::new();
+        path.go_to_end_after(root, start.0);
         if !path.starts_at(start.0) {
             return Err(SetRangeError::Missing);
         }

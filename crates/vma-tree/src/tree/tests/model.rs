@@ -87,6 +87,8 @@ fn compare(writer: &Writer<'_, Value, TestStore>, model: &Model, probe: u64, oth
     assert_eq!(writer.find(addr), after.filter(|entry| entry.range.contains(addr)));
     let before = model.range(..probe).next_back().map(|(_, entry)| *entry);
     assert_eq!(writer.last_starting_before(addr), before);
+    let below = model.values().rfind(|entry| entry.range.end() <= addr).copied();
+    assert_eq!(writer.beside(addr), (below, after));
     assert_eq!(writer.first(), model.values().next().copied());
     assert_eq!(writer.last(), model.values().next_back().copied());
 

@@ -49,7 +49,7 @@ impl<V> Iterator for Entries<'_, V> {
             }
             unset => {
                 let root = self.view.root()?;
-                *unset = Some(Path::to_end_after(root, self.within.start().0));
+                unset.insert(Path::new()).go_to_end_after(root, self.within.start().0);
             }
         }
         let entry = self.entry_at(self.front.as_ref()?);
@@ -73,7 +73,10 @@ impl<V> DoubleEndedIterator for Entries<'_, V> {
             }
             unset => {
                 let root = self.view.root()?;
-                *unset = Some(Path::to_start_before(root, self.within.end().0)?);
+                if !unset.insert(Path::new()).go_to_start_before(root, self.within.end().0) {
+                    *unset = None;
+                    return None;
+                }
             }
         }
         let entry = self.entry_at(self.back.as_ref()?);

@@ -44,7 +44,8 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
                 self.tree().set_root(leaf.address());
             }
             Some(root) => {
-                let path = Path::to_end_after(root, slot.extent.start);
+                let mut path = Path::new();
+                path.go_to_end_after(root, slot.extent.start);
                 let (leaf, index) = (path.node(0), path.slot(0));
                 if index < leaf.count() && leaf.start(index) < slot.extent.end {
                     return Err(InsertError::Overlap);

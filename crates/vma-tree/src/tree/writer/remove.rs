@@ -14,7 +14,8 @@ impl<V, S: NodeStore<V>> Writer<'_, V, S> {
     ///
     /// Readers without the lock may still find the value for as long as their sections of the epoch last.
     pub fn remove(&mut self, start: VirtAddr) -> Option<Entry<V>> {
-        let path = Path::to_end_after(self.root_node()?, start.0);
+        let mut path = Path::new();
+        path.go_to_end_after(self.root_node()?, start.0);
         if !path.starts_at(start.0) {
             return None;
         }
