@@ -142,10 +142,25 @@ impl<'m, P: Platform> SinglesToFree<'m, P> {
         self.taken.is_full() || self.listed.is_full()
     }
 
-    /// A mapping of the page at `pfn` is gone. With [`SingleUnmapped::Listed`] it is taken once it is off its
-    /// list, and may be refused then.
-    #[inline]
-    pub fn unmap(&mut self, pin: &Pin<'_, P>, pfn: Pfn) -> SingleUnmapped {
+    /// Mappings of `pages` are gone. Returns how many of them it has unmapped, and how many of those others
+    /// map: up to the first that is no single page of private memory, that other threads use, or for which
+    /// there is no room. Those on lists are taken once they are off them, and may be refused then.
+    #[inline(always)]
+    pub fn unmap(&mut self, pin: &Pin<'_, P>, pages: impl Iterator<Item = Pfn>) -> (u64, u64) {
+        let (mut unmapped, mut shared) = (0, 0);
+        for pfn in pages {
+            match self.unmap_one(pin, pfn) {
+                SingleUnmapped::Other => break,
+                SingleUnmapped::Mapped => shared += 1,
+                SingleUnmapped::Taken | SingleUnmapped::TakenCharged | SingleUnmapped::Listed => {}
+            }
+            unmapped += 1;
+        }
+        (unmapped, shared)
+    }
+
+    #[inline(always)]
+    fn unmap_one(&mut self, pin: &Pin<'_, P>, pfn: Pfn) -> SingleUnmapped {
         let unmapped = self.folios.tree.frames().folios().unmap_single(&mut self.taken, pfn);
         match unmapped {
             SingleUnmapped::TakenCharged => self.charged.note(self.folios, pin, pfn),

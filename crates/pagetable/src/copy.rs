@@ -278,25 +278,35 @@ impl<P: Platform> Forker<'_, P> {
         let mut stop = None;
         let folios = self.parent.memory().frames().folios();
         let has_private_pages = !copying.parent.shared && !copying.of_file;
+        // Whether the last page was one of a larger folio: the next one is, most likely.
+        let mut is_large = false;
         let mut index = from;
-        while index < end {
-            let raw = here.entries[index].load(Ordering::Relaxed);
-            if has_private_pages
-                && P::Paging::is_present_leaf(raw, Level::PTE)
-                && folios.share_single(P::Paging::frame_of(raw))
-            {
+        loop {
+            if has_private_pages && !is_large {
                 // What most memory is, in few steps; all else, and pages that are pinned, as below.
-                self.parent.fetch_ahead(here.entries, index, 1);
-                let unused = !P::Paging::ACCESSED;
-                share_entry::<P>(&here.entries[index], &there.entries[index], raw, true, unused);
-                shared.anonymous += 1;
-                index += 1;
-                continue;
+                let first = index;
+                for (own, childs) in here.entries[first..end].iter().zip(&there.entries[first..end]) {
+                    let raw = own.load(Ordering::Relaxed);
+                    if !P::Paging::is_present_leaf(raw, Level::PTE)
+                        || !folios.share_single(P::Paging::frame_of(raw))
+                    {
+                        break;
+                    }
+                    self.parent.fetch_ahead(here.entries, index, 1);
+                    share_entry::<P>(own, childs, raw, true, !P::Paging::ACCESSED);
+                    index += 1;
+                }
+                shared.anonymous += (index - first) as u64;
             }
+            if index >= end {
+                break;
+            }
+            let raw = here.entries[index].load(Ordering::Relaxed);
             index += match P::Paging::decode(raw, Level::PTE) {
                 Entry::None => 1,
                 Entry::Leaf(leaf) if !leaf.flags.contains(LeafFlags::SPECIAL) => {
-                    match self.share_run((&here, &there), (index, end), (raw, leaf), copying, &mut shared) {
+                    let counts = (&mut shared, &mut is_large);
+                    match self.share_run((&here, &there), (index, end), (raw, leaf), copying, counts) {
                         Ok(pages) => pages,
                         Err(found) => {
                             stop = Some(found);
@@ -317,7 +327,7 @@ impl<P: Platform> Forker<'_, P> {
     }
 
     /// Shares the run that starts with `leaf` at `index`, and returns its length. The caller counts what is
-    /// `shared` as installed before it unlocks.
+    /// shared as installed before it unlocks, and is told whether the folio is large.
     #[inline]
     fn share_run(
         self,
@@ -325,12 +335,12 @@ impl<P: Platform> Forker<'_, P> {
         (index, end): (usize, usize),
         (raw, leaf): (u64, Leaf),
         copying: &Copying<'_>,
-        shared: &mut Residency,
+        counts: (&mut Residency, &mut bool),
     ) -> Result<usize, Stop> {
         if copying.of_file {
-            return self.share_of_file((here, there), (index, end), (raw, leaf), copying, shared);
+            return self.share_of_file((here, there), (index, end), (raw, leaf), copying, counts);
         }
-        self.share_locked((here, there), (index, end), (raw, leaf), copying, shared)
+        self.share_locked((here, there), (index, end), (raw, leaf), copying, counts)
     }
 
     /// The same in a mapping of an open file. Who makes a folio of its cache clean counts what maps it: while
@@ -342,7 +352,7 @@ impl<P: Platform> Forker<'_, P> {
         (index, end): (usize, usize),
         (raw, leaf): (u64, Leaf),
         copying: &Copying<'_>,
-        shared: &mut Residency,
+        counts: (&mut Residency, &mut bool),
     ) -> Result<usize, Stop> {
         let folio = self.parent.memory().frames().folio(leaf.pfn);
         let _locked = if folio.is_in_file_cache() {
@@ -352,7 +362,7 @@ impl<P: Platform> Forker<'_, P> {
         } else {
             None
         };
-        self.share_locked((here, there), (index, end), (raw, leaf), copying, shared)
+        self.share_locked((here, there), (index, end), (raw, leaf), copying, counts)
     }
 
     /// The same, of a folio that no one makes clean.
@@ -364,7 +374,7 @@ impl<P: Platform> Forker<'_, P> {
         (index, end): (usize, usize),
         (raw, leaf): (u64, Leaf),
         copying: &Copying<'_>,
-        shared: &mut Residency,
+        (shared, is_large): (&mut Residency, &mut bool),
     ) -> Result<usize, Stop> {
         let present = leaf.flags.contains(LeafFlags::READ);
         let folio = self.parent.memory().frames().folios().lock_head(leaf.pfn);
@@ -376,7 +386,8 @@ impl<P: Platform> Forker<'_, P> {
         }
         // The child has not used the page yet.
         let (protects, inherited) = (private && present, if present { !P::Paging::ACCESSED } else { !0 });
-        if !folio.folio().is_large() {
+        *is_large = folio.folio().is_large();
+        if !*is_large {
             if !folio.add_maps(1) {
                 return Err(Stop::Overflow);
             }

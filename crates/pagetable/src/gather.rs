@@ -27,10 +27,11 @@ use crate::residency::Residency;
 use crate::table::{Tables, pages_from};
 use arrayvec::ArrayVec;
 use core::{fmt, mem};
-use quire_arch::{Order, Pfn, Pin, Platform, VirtAddr, VirtRange};
+use quire_arch::{Level, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr, VirtRange};
 use quire_frame::{Folio, FrameChain, FrameFlags, FreeError, HeadGuard, Kind, MapsLeft, SingleUnmapped};
 use quire_memcg::SinglesToChain;
 use quire_swap::SlotId;
+use quire_sync::atomic::raw::{AtomicU64, Ordering};
 
 /// Runs that are noted before they are flushed.
 const NOTED: usize = 64;
@@ -158,22 +159,36 @@ impl<'s, P: Platform> Gather<'s, P> {
         }
     }
 
-    /// Takes the page at `pfn`, whose entry goes, if that was the only mapping of a single page of private
-    /// memory and nothing else stands in the way; perhaps only when the others are
-    /// [settled](Self::settle_singles), which has said that there is room.
-    #[inline]
-    pub(crate) fn add_single(
+    /// Takes the pages that the first of `entries`, of a locked table, map, and empties these, up to one that
+    /// is not the only mapping of a single page of private memory, or where something else stands in the way.
+    /// Some are taken only when all are [settled](Self::settle_singles), which has said that there is room.
+    /// Returns how many; the caller counts them as gone from the table.
+    #[inline(always)]
+    pub(crate) fn take_singles(
         &mut self,
         pin: &Pin<'_, P>,
         singles: &mut SinglesToChain<'_, P>,
-        pfn: Pfn,
-    ) -> bool {
-        let gathered = singles.gather(pin, &mut self.folios, pfn);
-        let is_taken = gathered.is_taken() || gathered == SingleUnmapped::Listed;
-        if is_taken {
-            self.counts.add_singles(1, 1);
+        entries: &[AtomicU64],
+    ) -> usize {
+        let room = self.noted.remaining_capacity();
+        let mut taken = 0;
+        for entry in entries {
+            let raw = entry.load(Ordering::Relaxed);
+            if !P::Paging::is_present_leaf(raw, Level::PTE) || singles.is_full(room) {
+                break;
+            }
+            let gathered = singles.gather(pin, &mut self.folios, P::Paging::frame_of(raw));
+            if !gathered.is_taken() && gathered != SingleUnmapped::Listed {
+                break;
+            }
+            // As in `LockedTable::clear`. The page is taken while its entry is there. A thread that finds it
+            // by the entry, without the lock, cannot get a reference; the MMU may use it until the flush.
+            entry.store(0, Ordering::Relaxed);
+            self.tables.fetch_ahead(entries, taken, 1);
+            taken += 1;
         }
-        is_taken
+        self.counts.add_singles(taken as u64, taken as u64);
+        taken
     }
 
     /// Settles single pages, whose entries are gone. Those that others use are unmapped after the flush.

@@ -37,7 +37,7 @@ impl Chunk {
     }
 
     /// Adds the single page that `take` returns, and returns what else it does. `None`, without a call, if
-    /// there is no room.
+    /// there is no room. The caller counts the [pages](Self::count_singles) when all are there.
     #[inline]
     pub(crate) fn push_single<R>(&mut self, take: impl FnOnce() -> (Option<FrameIndex>, R)) -> Option<R> {
         let place = self.blocks.get_mut(self.count)?;
@@ -45,9 +45,15 @@ impl Chunk {
         if let Some(index) = taken {
             *place = index;
             self.count += 1;
-            self.pages += 1;
         }
         Some(result)
+    }
+
+    /// Counts the base pages of what are single pages.
+    #[inline]
+    pub(crate) fn count_singles(&mut self) -> u64 {
+        self.pages = self.count as u64;
+        self.pages
     }
 
     /// Adds a block; the caller has looked whether there is room.

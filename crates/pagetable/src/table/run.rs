@@ -114,7 +114,7 @@ impl<P: Platform> Tables<'_, P> {
     /// The run of `pages` entries at `index` is being processed: prefetches the descriptor of the folio that
     /// a later entry maps, so that a walk of a table does not stall on each.
     #[inline]
-    pub fn fetch_ahead(&self, entries: &Entries, index: usize, pages: usize) {
+    pub fn fetch_ahead(&self, entries: &[AtomicU64], index: usize, pages: usize) {
         if let Some(entry) = entries.get(index + (RUNS_AHEAD * pages).max(ENTRIES_AHEAD))
             && let raw = entry.load(Ordering::Relaxed)
             && P::Paging::is_present_leaf(raw, Level::PTE)

@@ -9,7 +9,6 @@ use core::mem;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, PagingFormat, Pfn, Pin, Platform};
-use quire_frame::SingleUnmapped;
 use quire_memcg::SinglesToFree;
 use quire_sync::atomic::raw::AtomicU64;
 
@@ -118,20 +117,30 @@ impl<P: Platform> Unmapper<'_, P> {
         let mut index = part.start;
         // Single pages that went, and those of them that others map.
         let (mut unmapped, mut shared) = (0, 0);
+        // Whether the last page was one of a larger folio: the next one is, most likely.
+        let mut is_large = false;
         while live > 0 && index < part.end {
             let raw = entries[index].load(Ordering::Relaxed);
             if raw == 0 {
                 index = next_live(&entries[..part.end], index + 1);
                 continue;
             }
-            if P::Paging::is_present_leaf(raw, Level::PTE) {
-                let became = singles.unmap(pin, P::Paging::frame_of(raw));
-                if became != SingleUnmapped::Other {
-                    tables.fetch_ahead(entries, index, 1);
-                    unmapped += 1;
-                    shared += u64::from(became == SingleUnmapped::Mapped);
-                    index += 1;
-                    live -= 1;
+            if !is_large && P::Paging::is_present_leaf(raw, Level::PTE) {
+                let mut next = index;
+                let pages = entries[index..part.end].iter().map_while(|entry| {
+                    let raw = entry.load(Ordering::Relaxed);
+                    P::Paging::is_present_leaf(raw, Level::PTE).then(|| {
+                        tables.fetch_ahead(entries, next, 1);
+                        next += 1;
+                        P::Paging::frame_of(raw)
+                    })
+                });
+                let (went, others) = singles.unmap(pin, pages);
+                if went > 0 {
+                    unmapped += went;
+                    shared += others;
+                    index += went as usize;
+                    live = live.saturating_sub(went as usize);
                     continue;
                 }
                 if singles.is_full() {
@@ -145,6 +154,7 @@ impl<P: Platform> Unmapper<'_, P> {
             let pages = match P::Paging::decode(raw, Level::PTE) {
                 Entry::Leaf(Leaf { pfn, flags }) if !flags.contains(LeafFlags::SPECIAL) => {
                     let folio = tables.memory().frames().folios().lock_head(pfn);
+                    is_large = folio.folio().is_large();
                     let end = if flags.contains(LeafFlags::READ) { part.end } else { index + 1 };
                     let pages = tables.run_length(entries, (index, end), (raw, pfn), &folio);
                     tables.fetch_ahead(entries, index, pages);

@@ -84,6 +84,8 @@ impl<P: Platform> Unmapper<'_, P> {
         let mut gone = Residency::default();
         let mut stale: Option<(usize, usize)> = None;
         let mut singles = SinglesToChain::new(self.gather.tables.memory().memcgs().folios());
+        // Whether the last page was one of a run: the next one is, most likely.
+        let mut is_large = false;
         let mut index = first;
         while index < end && !locked.is_empty() && self.gather.settle_singles(pin, &mut singles, false) {
             let raw = locked.entries[index].load(Ordering::Relaxed);
@@ -109,18 +111,19 @@ impl<P: Platform> Unmapper<'_, P> {
                 continue;
             }
             let pages = if P::Paging::is_present_leaf(raw, Level::PTE) {
-                if what.is_plain() && self.gather.add_single(pin, &mut singles, P::Paging::frame_of(raw)) {
-                    // The page is taken while its entry is there. A thread that finds it by the entry,
-                    // without the lock, cannot get a reference; the MMU may use it until the flush.
-                    locked.clear(index, 1);
-                    self.gather.tables.fetch_ahead(locked.entries, index, 1);
-                    gone.anonymous += 1;
-                    let (start, _) = stale.unwrap_or((index, index));
-                    index += 1;
-                    stale = Some((start, index));
-                    continue;
+                if what.is_plain() && !is_large {
+                    let pages = self.gather.take_singles(pin, &mut singles, &locked.entries[index..end]);
+                    if pages > 0 {
+                        locked.count_taken(pages);
+                        gone.anonymous += pages as u64;
+                        let (start, _) = stale.unwrap_or((index, index));
+                        index += pages;
+                        stale = Some((start, index));
+                        continue;
+                    }
                 }
                 let pages = self.zap_run(locked, (index, end), raw, (what, &mut gone));
+                is_large = pages > 1;
                 let (start, _) = stale.unwrap_or((index, index));
                 stale = Some((start, index + pages));
                 pages

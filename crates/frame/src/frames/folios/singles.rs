@@ -32,7 +32,7 @@ impl SinglePages {
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.pages == 0
+        self.0.blocks().is_empty()
     }
 }
 
@@ -106,7 +106,7 @@ impl<P: Platform> FrameFolios<'_, P> {
 
     /// Frees all of them.
     pub fn free_singles(self, pin: &Pin<'_, P>, pages: &mut SinglePages) {
-        self.frames.events.add(pin, VmEvent::Pgfree, pages.0.pages);
+        self.frames.events.add(pin, VmEvent::Pgfree, pages.0.count_singles());
         self.frames.free_counted_singles(pin, &pages.0);
         *pages = SinglePages::new();
     }
