@@ -10,7 +10,7 @@ use crate::stat::MemcgStat;
 use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::{Pfn, Pin, Platform};
-use quire_frame::{FrameChain, FrameFlags, SinglePages, SingleUnmapped};
+use quire_frame::{Frame, FrameChain, FrameFlags, SinglePages, SingleUnmapped};
 
 /// Pages that wait to be taken off their lists: so many share a hold of the lists' lock.
 const LISTED: usize = 64;
@@ -26,6 +26,7 @@ impl Charged {
     const NONE: Self = Self { memcg: MemcgId::ROOT, pages: 0 };
 
     /// Notes the charge of a page that was taken. One of another memcg is uncharged with what was noted.
+    #[inline]
     fn note<P: Platform>(&mut self, folios: MemcgFolios<'_, P>, pin: &Pin<'_, P>, pfn: Pfn) {
         let folio = folios.tree.frames().known(pfn).as_folio();
         let word = folio.memcg();
@@ -53,36 +54,40 @@ impl Charged {
 /// Takes `pages`, which were on lists a moment ago, off these, and gives each to `take` under the lock of its
 /// list. Those that `take` returns false for, and those that moved meanwhile, it gives to `refuse`, with no
 /// lock held.
+#[inline(always)]
 fn take_listed<P: Platform>(
     folios: MemcgFolios<'_, P>,
     pages: &[Pfn],
     mut take: impl FnMut(Pfn) -> bool,
     mut refuse: impl FnMut(Pfn),
 ) {
-    let mut held: Option<(ListPlace, Held<'_, P>)> = None;
+    let mut held: Option<(Label, Held<'_, P>)> = None;
     for &pfn in pages {
         let frame = folios.tree.frames().known(pfn);
-        let place = Label::of(frame).place();
-        let is_same = match (&held, place) {
-            (Some((ListPlace::Incoming(own), _)), ListPlace::Incoming(cpu)) => *own == cpu,
-            (Some((_, Held::Main(lists, _))), ListPlace::Main) => {
-                folios.lists_of(frame).is_some_and(|now| core::ptr::eq(now, *lists))
+        let label = Label::of(frame);
+        let is_same = match &held {
+            // Most often the label is that of the page before.
+            Some((own, Held::Incoming(_))) => *own == label || own.place() == label.place(),
+            Some((_, Held::Main(lists, _))) => {
+                label.place() == ListPlace::Main
+                    && folios.lists_of(frame).is_some_and(|now| core::ptr::eq(now, *lists))
             }
-            _ => false,
+            None => false,
         };
         if !is_same {
             // Before the next one is taken: of these locks a thread has one at most.
             drop(held.take());
-            held = match place {
+            held = match label.place() {
                 ListPlace::Incoming(cpu) => {
-                    folios.tree.incoming.get(cpu).map(|incoming| (place, Held::Incoming(incoming.lock())))
+                    folios.tree.incoming.get(cpu).map(|incoming| (label, Held::Incoming(incoming.lock())))
                 }
                 ListPlace::Main => {
-                    folios.lists_of(frame).map(|lists| (place, Held::Main(lists, lists.lock())))
+                    folios.lists_of(frame).map(|lists| (label, Held::Main(lists, lists.lock())))
                 }
             };
         }
-        let is_taken = held.as_mut().is_some_and(|(_, held)| take_off(folios, pfn, place, held, &mut take));
+        let is_taken =
+            held.as_mut().is_some_and(|(_, held)| take_off(folios, (pfn, frame), label, held, &mut take));
         if !is_taken {
             drop(held.take());
             refuse(pfn);
@@ -90,16 +95,16 @@ fn take_listed<P: Platform>(
     }
 }
 
-/// Takes one page off the list that is `held`, if it is there, and gives it to `take`.
-#[inline]
+/// Takes one page off the list that is `held`, if it is there, and gives it to `take`. `seen` is its label
+/// without the lock.
+#[inline(always)]
 fn take_off<P: Platform>(
     folios: MemcgFolios<'_, P>,
-    pfn: Pfn,
-    place: ListPlace,
+    (pfn, frame): (Pfn, &Frame),
+    seen: Label,
     held: &mut Held<'_, P>,
     take: &mut impl FnMut(Pfn) -> bool,
 ) -> bool {
-    let frame = folios.tree.frames().known(pfn);
     // The flag is read before the label: a CPU that listed it elsewhere has set it after the label.
     let is_listed = frame.word().flags().contains(FrameFlags::LRU);
     let label = Label::of(frame);
@@ -107,7 +112,8 @@ fn take_off<P: Platform>(
         Held::Incoming(_) => true,
         Held::Main(lists, _) => folios.lists_of(frame).is_some_and(|now| core::ptr::eq(now, *lists)),
     };
-    if !is_listed || !label.is_some() || label.place() != place || !is_here {
+    let is_there = label == seen || label.place() == seen.place();
+    if !is_listed || !label.is_some() || !is_there || !is_here {
         return false;
     }
     folios.take_off(pfn, label, held);
