@@ -23,7 +23,7 @@ use core::ptr::NonNull;
 use quire_arch::{Entry, Leaf, LeafFlags, Level, Order, PAGE_SIZE, PagingFormat, Pfn, Pin, Platform};
 use quire_file::{
     CachedFile, CachedPages, IndexRange, LargeOrders, LockedFolio, Lookup, NewFolioOrders, OpenFile,
-    PageIndex, ShmemState, SwappedPage,
+    PageIndex, ShmemState, SwappedPage, UnusedPages,
 };
 use quire_frame::{AllocError, AllocRequest, FrameChain, Kind};
 use quire_pagetable::{LockedTable, Residency, Tables, page_of};
@@ -62,6 +62,8 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         let page = PageIndex::new(fault.vma.page_offset_at(fault.addr)).ok_or(FaultError::PastEnd)?;
         let copies = fault.is_write() && fault.is_private();
         let dirties = self.dirties();
+        // Until now it was not used, so that it is not mapped around itself.
+        let is_unused = self.maps_around() && UnusedPages::of(file).has(tables.memory().frames(), page);
         // Before the folio is locked.
         let copy = if copies { Some(self.allocate_copy()?) } else { None };
         let installed = match file.find(tables.memory().memcgs(), page) {
@@ -78,7 +80,11 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
                 Err(self.needs(page))
             }
             Lookup::Folio(folio) => {
-                let found = self.install_found((table, index), (&folio, page), copy, self.maps_around());
+                if is_unused {
+                    self.map_neighbours((table, index));
+                }
+                let around = self.maps_around() && !is_unused;
+                let found = self.install_found((table, index), (&folio, page), copy, around);
                 folio.unlock_cached();
                 found
             }
@@ -254,7 +260,7 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
             return index..index + usize::from(!self.file.ends_before(page));
         }
         let pages = folio.range();
-        if self.file.goes_past(pages)
+        if self.file.is_mapped_large(pages)
             && let Some(whole) = self.whole_run(folio, (page, index))
         {
             return whole;

@@ -5,13 +5,14 @@
 
 use crate::backing::{FileBacking, FileError, FileIo, IoLimits, Transferred};
 use crate::huge::ShmemEnabled;
+use crate::index::IndexRange;
 use crate::seals::{SealState, Seals};
 use core::fmt;
 use core::ops::Range;
 use core::ptr::NonNull;
 use quire_arch::Platform;
 use quire_swap::{DeviceMemory, Direction, Submitted};
-use quire_sync::atomic::raw::{AtomicBool, Ordering};
+use quire_sync::atomic::raw::{AtomicBool, AtomicU64, Ordering};
 
 /// Who is asked for each page that comes to exist of shared memory, in RAM or on a swap device, and told of
 /// each that is gone: a file system with a size, for one.
@@ -78,6 +79,44 @@ pub struct ShmemState {
     stays: AtomicBool,
     /// A large folio was made for it. Set before that is put into its cache, and never cleared.
     pub(crate) has_large: AtomicBool,
+    /// How far pages were allocated (Linux's `fallocend`): what a large folio has up to there stays when that
+    /// is split.
+    pub(crate) allocated: AllocatedEnd,
+}
+
+/// The page up to which pages were allocated, as the last calls say: it is not exact where others are made at
+/// the same time.
+pub(crate) struct AllocatedEnd(AtomicU64);
+
+impl AllocatedEnd {
+    const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    // Relaxed: it is written before the pages are made, and read by a thread that has locked one of them.
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Pages are about to be allocated up to `end`. Returns what there was.
+    pub(crate) fn raise(&self, end: u64) -> u64 {
+        self.0.fetch_max(end, Ordering::Relaxed)
+    }
+
+    /// That has failed, and `before` is what there was.
+    pub(crate) fn undo(&self, end: u64, before: u64) {
+        if before < end {
+            // Where another call has changed it since, that holds.
+            let _ = self.0.compare_exchange(end, before, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The pages of a range are gone.
+    pub(crate) fn cut(&self, gone: IndexRange) {
+        let ends_there = |end: u64| (end > gone.start() && end <= gone.end()).then_some(gone.start());
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ends_there);
+    }
 }
 
 impl ShmemState {
@@ -99,6 +138,7 @@ impl ShmemState {
             name,
             stays: AtomicBool::new(false),
             has_large: AtomicBool::new(false),
+            allocated: AllocatedEnd::new(),
         }
     }
 

@@ -25,8 +25,8 @@ macro_rules! differences {
 }
 
 differences! {
-    /// Which pages of a file on a disk that a call has changed are in memory, and what a call could not
-    /// write.
+    /// Which pages of a file on a disk that a call has changed are in memory, what of it a call could not
+    /// write, and what is mapped around a fault on the memory that a call writes from.
     FilePages = "file-pages",
     /// `MADV_PAGEOUT` drops pages of files and pages out shared memory; here it does nothing with them. On a
     /// host with swap space of its own where pages go cannot be compared.
@@ -63,9 +63,6 @@ differences! {
     /// A hole within the first page of shared memory unmaps all of it that is behind the hole: a length
     /// wraps.
     FirstPageHole = "first-page-hole",
-    /// Where calls that write make large folios of shared memory, Linux drops what of one lies past the end
-    /// when it splits it, and has made one for a write whose memory cannot be read.
-    LargeShmem = "large-shmem",
     /// Linux calls mappings that end below 2 MiB eligible for large folios.
     LowEligible = "low-eligible",
 }

@@ -54,8 +54,6 @@ pub(crate) struct Past {
     /// Ranges of large folios that were lazily freed as a whole, without what was written to since, or is
     /// something else by now.
     lazy: Vec<(u64, u64)>,
-    /// Calls that write make large folios of shared memory.
-    writes_large: bool,
     /// How large the folios of shared memory may be.
     folio_bytes: u64,
     counts: KnownCounts,
@@ -74,7 +72,6 @@ impl Past {
             without_tables: Vec::new(),
             emptied: Vec::new(),
             lazy: Vec::new(),
-            writes_large: settings.writes_large_shared_memory(),
             folio_bytes: if settings.has_large_shared_memory() { LARGE } else { PAGE_SIZE },
             counts: KnownCounts::new(),
         }
@@ -122,32 +119,10 @@ impl Past {
         known.inspect(|&known| self.count(known))
     }
 
-    /// Whether shared memory is another on Linux after an operation, for any process: which pages it has, or
-    /// which are mapped.
-    pub(crate) fn parts_memory(
-        &mut self,
-        call: Call,
-        args: [u64; 6],
-        outcome: Outcome,
-        before: &[Region],
-    ) -> bool {
+    /// Whether other pages of shared memory are mapped on Linux after an operation, in any process.
+    pub(crate) fn parts_memory(&mut self, call: Call, args: [u64; 6], outcome: Outcome) -> bool {
         let [descriptor, mode, offset, len, ..] = args;
         let in_memory = memfd_at(descriptor).is_some() || !self.file.is_on_disk();
-        let divides = match call {
-            Call::Fallocate => in_memory && outcome == Outcome::Value(0) && mode & FALLOC_FL_PUNCH_HOLE != 0,
-            Call::Ftruncate => in_memory && outcome == Outcome::Value(0),
-            Call::Pwrite => {
-                in_memory && matches!(outcome, Outcome::Value(written) if written < offset.cast_signed())
-            }
-            Call::Madvise => {
-                offset == MADV_REMOVE && overlapping(before, descriptor, mode).any(Region::is_cached)
-            }
-            _ => false,
-        };
-        if self.writes_large && divides {
-            self.count(KnownDifference::LargeShmem);
-            return true;
-        }
         let known = call == Call::Fallocate
             && outcome == Outcome::Value(0)
             && in_memory

@@ -127,11 +127,6 @@ impl<'m> Processes<'m> {
         self.all.get(process as usize)?.as_ref()
     }
 
-    /// Whether Linux has a page of a memfd that is not here.
-    pub(crate) fn lacks_page(&self) -> bool {
-        self.made.lacks_page()
-    }
-
     /// Which memfd a descriptor of a process is, from 1, or 0.
     pub(crate) fn memfd(&self, process: u32, descriptor: u64) -> u32 {
         let opening = self.descriptors[process as usize].opening(descriptor as u32);

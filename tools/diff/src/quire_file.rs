@@ -11,7 +11,7 @@ use crate::program::names::{
 };
 use crate::program::{Call, Store};
 use crate::sum;
-use quire_arch::{Access, Order, PAGE_SIZE, Platform, VirtAddr};
+use quire_arch::{Access, Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
 use quire_host::{HostPlatform, Machine, Program, ProgramSpace};
 use quire_mm::abi::OpenFile;
 use quire_mm::file::{
@@ -97,6 +97,8 @@ pub(crate) struct ProgramFile<'m> {
 }
 
 /// What of a descriptor counts for calls about the file.
+type Paging = <HostPlatform as Platform>::Paging;
+
 #[derive(Clone, Copy)]
 pub(crate) struct Opened<'f, 'm> {
     pub(crate) file: &'f HostFile<'m>,
@@ -130,24 +132,18 @@ impl Opened<'_, '_> {
         (program, space): (&Program<'_, S>, &Space<'_, HostPlatform>),
     ) -> Result<Raw, Errno> {
         self.writes.then_some(()).ok_or(Errno::EBADF)?;
-        transferred(self.write_some((at, left, offset), (program, space))?)
-    }
-
-    /// The same; what a call wrote, and why no more.
-    pub(crate) fn write_some<S: ProgramSpace>(
-        self,
-        (at, left, offset): (u64, u64, u64),
-        (program, space): (&Program<'_, S>, &Space<'_, HostPlatform>),
-    ) -> Result<Transfer, Errno> {
+        // What no program has is refused before anything is made.
+        let end = at.checked_add(left).filter(|end| *end <= Paging::USER_END.0);
+        end.ok_or(Errno::EFAULT)?;
         let mut from = FromProgram { program, at, left, page: Page::default() };
         let mut done = space.files().write(self.file, offset, &mut from);
         if done.bytes == 0 && done.stopped == Some(PageError::BadAddress) && offset > self.file.size() {
-            // ext4 and tmpfs make the file larger, up to where it is to be written, before they look
-            // whether the memory can be accessed: it may be a page of the file.
+            // ext4 makes the file larger, up to where it is to be written, before it looks whether the
+            // memory can be accessed: it may be a page of the file.
             self.file.set_size(offset).map_err(errno_of)?;
             done = space.files().write(self.file, offset, &mut from);
         }
-        Ok(done)
+        transferred(done)
     }
 }
 
@@ -176,9 +172,13 @@ impl<'m> ProgramFile<'m> {
         let (second, third) = (file.open(Access::Write)?, file.open(Access::Write)?);
         let this = Self { facts, bytes, openings: [file, second, third] };
         if store != Store::Disk {
-            // By one call, as on Linux.
-            let written = this.openings[0].write(0, &mut FromVector { bytes: &contents, at: 0 });
-            written.stopped.map_or(Ok(()), Err)?;
+            // By one call, or one for each page, as on Linux: that decides how large its folios are.
+            let at_once = if store == Store::Large { contents.len() } else { PAGE_SIZE as usize };
+            for (nth, bytes) in contents.chunks(at_once).enumerate() {
+                let at = (nth * at_once) as u64;
+                let written = this.openings[0].write(at, &mut FromVector { bytes, at: 0 });
+                written.stopped.map_or(Ok(()), Err)?;
+            }
         } else {
             // On Linux what was written is in the page cache.
             this.bring_in();
@@ -293,11 +293,6 @@ impl<'m> ProgramFile<'m> {
     }
 }
 
-/// Writes a byte of zero.
-pub(crate) fn write_zero(file: &HostFile<'_>, offset: u64) {
-    let _ = file.write(offset, &mut FromVector { bytes: &[0], at: 0 });
-}
-
 /// The sum of a page of a file, with zeros past its end.
 pub(crate) fn page_sum(file: &HostFile<'_>, offset: u64) -> u64 {
     let mut read = Sink(Page::default());
@@ -320,7 +315,7 @@ pub(crate) fn errno_of(error: PageError) -> Errno {
     }
 }
 
-pub(crate) fn transferred(Transfer { bytes, stopped }: Transfer) -> Result<Raw, Errno> {
+fn transferred(Transfer { bytes, stopped }: Transfer) -> Result<Raw, Errno> {
     match stopped {
         Some(error) if bytes == 0 => Err(errno_of(error)),
         _ => Ok(bytes.cast_signed()),

@@ -7,13 +7,11 @@ use crate::program::names::{
     F_ADD_SEALS, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, MOST_MADE, MOST_MEMFDS, O_RDONLY, O_WRONLY,
     SEEK_DATA, memfd_at,
 };
-use crate::quire_file::{
-    HostFile, Opened, Raw, errno_of, failed, is_fallocate_mode, page_sum, transferred, write_zero,
-};
+use crate::quire_file::{HostFile, Opened, Raw, errno_of, failed, is_fallocate_mode, page_sum};
 use quire_arch::PAGE_SIZE;
 use quire_host::{HostPlatform, Machine, Program, ProgramSpace};
 use quire_mm::abi::{Memfd, OpenFile};
-use quire_mm::file::{PageError, Seals};
+use quire_mm::file::Seals;
 use quire_mm::platform::Access;
 use quire_mm::space::{Errno, Error, MappedFile, Space, VmFlags};
 use std::rc::Rc;
@@ -41,14 +39,12 @@ pub(crate) struct Made<'m> {
     machine: &'m Machine,
     file: u64,
     numbers: Vec<u64>,
-    /// Linux has a page past the end of one, which is not here.
-    lacks_page: bool,
 }
 
 impl<'m> Made<'m> {
     /// None, of a program whose file has this number.
     pub(crate) const fn new(machine: &'m Machine, file: u64) -> Self {
-        Self { machine, file, numbers: Vec::new(), lacks_page: false }
+        Self { machine, file, numbers: Vec::new() }
     }
 
     /// The number of the program's file.
@@ -60,12 +56,6 @@ impl<'m> Made<'m> {
     pub(crate) fn place(&self, number: u64) -> u32 {
         let found = self.numbers.iter().position(|made| *made == number);
         found.map_or(0, |at| at as u32 + 1)
-    }
-
-    /// Whether Linux has a page past the end of a memfd that is not here: a call wanted to write it, and
-    /// could not read the program's memory.
-    pub(crate) fn lacks_page(&self) -> bool {
-        self.lacks_page
     }
 
     fn create(&mut self, [name, flags, ..]: [u64; 6]) -> Result<Option<Description<'m>>, Errno> {
@@ -141,7 +131,7 @@ impl<'m> Descriptors<'m> {
                 let closed = memfd_at(args[0]).and_then(|at| self.0[at].take());
                 closed.map(|_| 0).ok_or(Errno::EBADF)
             }
-            Call::Pwrite => self.write(args, made, caller),
+            Call::Pwrite => self.write(args, caller),
             _ => self.call_open(call, args, caller),
         };
         result.unwrap_or_else(failed)
@@ -166,30 +156,16 @@ impl<'m> Descriptors<'m> {
         Ok(i64::from(descriptor as u32))
     }
 
-    /// `pwrite`. Linux makes the page before it looks at the program's memory: so it is there then, too.
+    /// `pwrite`.
     fn write<S: ProgramSpace>(
         &self,
-        [descriptor, at, left, offset, ..]: [u64; 6],
-        made: &mut Made<'m>,
+        args @ [descriptor, .., offset, _, _]: [u64; 6],
         caller: (&Program<'_, S>, &Space<'_, HostPlatform>),
     ) -> Result<Raw, Errno> {
         (offset.cast_signed() >= 0).then_some(()).ok_or(Errno::EINVAL)?;
         let Description { file, reads, writes, .. } = self.get(descriptor).ok_or(Errno::EBADF)?;
         writes.then_some(()).ok_or(Errno::EBADF)?;
-        let opened = Opened { file, reads: *reads, writes: *writes };
-        let done = opened.write_some((at, left, offset), caller)?;
-        if done.stopped == Some(PageError::BadAddress) {
-            let page = (offset + done.bytes) & !(PAGE_SIZE - 1);
-            if page >= file.size() {
-                made.lacks_page = true;
-            } else if file.seek_data(page) == Some(page) {
-                // It is in memory then.
-                page_sum(file, page);
-            } else {
-                write_zero(file, page);
-            }
-        }
-        transferred(done)
+        Opened { file, reads: *reads, writes: *writes }.write(args, caller)
     }
 
     /// A call about what is open.

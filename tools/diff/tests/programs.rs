@@ -61,10 +61,6 @@ fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
         // These are met with swap space only, which takes root, and on older kernels.
         KnownDifference::SwapInWhole | KnownDifference::GuardPages => false,
-        KnownDifference::LargeShmem => {
-            let path = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-            std::fs::read_to_string(path).is_ok_and(|text| text.contains("[always]"))
-        }
         KnownDifference::LowEligible
         | KnownDifference::ThirdSharer
         | KnownDifference::PartShared

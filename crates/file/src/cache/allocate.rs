@@ -20,6 +20,8 @@ pub struct Allocation<'c, 'm, P: Platform, V: Mapping> {
     cache: PageCache<'m, P, V>,
     file: &'c FileCore<P, V>,
     pages: IndexRange,
+    /// How far pages were allocated before.
+    before: u64,
 }
 
 impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
@@ -33,16 +35,15 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
         file: &'c FileCore<P, V>,
         bytes: &Range<u64>,
     ) -> Result<Self, PageError> {
-        if !file.is_shmem() {
-            return Err(PageError::NotSupported);
-        }
+        let Some(shmem) = file.shmem() else { return Err(PageError::NotSupported) };
         if bytes.end > MAX_FILE_BYTES {
             return Err(PageError::TooLarge);
         }
         if bytes.end > file.size() {
             check_size(file, bytes.end)?;
         }
-        Ok(Self { cache, file, pages: CachedFile::<P>::pages_of(bytes.clone()) })
+        let pages = CachedFile::<P>::pages_of(bytes.clone());
+        Ok(Self { cache, file, pages, before: shmem.allocated.raise(pages.end()) })
     }
 
     /// Allocates one page after the other. `allocate` is called with the next one, and returns the one behind
@@ -71,7 +72,7 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
     /// There is no memory, or no space.
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn allocate(&self, index: PageIndex, program: &Membership) -> Result<u64, PageError> {
-        let Self { cache, file, pages } = *self;
+        let Self { cache, file, pages, .. } = *self;
         let unused = UnusedPages::of(file);
         let behind = index.get() + 1;
         if !file.is_hole(cache.frames(), index) && !unused.has(cache.frames(), index) {
@@ -104,7 +105,10 @@ impl<'c, 'm, P: Platform, V: Mapping> Allocation<'c, 'm, P, V> {
     /// Gives back those of the pages that were allocated ahead, and not used since. May sleep; nothing is
     /// held.
     pub fn give_back(&self, users: &dyn FileUsers<P, V>) {
-        let Self { cache, file, pages } = *self;
+        let Self { cache, file, pages, before } = *self;
+        if let Some(shmem) = file.shmem() {
+            shmem.allocated.undo(pages.end(), before);
+        }
         let _alone = file.invalidate.write(cache.platform());
         cache.for_each_folio(file, pages, Filter::Tagged(UNUSED), |at @ (index, _)| {
             let Some(folio) = cache.lock_found(file, at, true) else { return };

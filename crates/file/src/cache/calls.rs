@@ -237,7 +237,14 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             // As Linux, all of a part: up to the end of the file nothing of it is written.
             let wanted_end = part.at + part.bytes;
             check_write(file, wanted_end)?;
-            let ready = from.ready(part.bytes);
+            let mut ready = from.ready(part.bytes);
+            if ready == 0
+                && let Some(orders) = shmem
+            {
+                make_unwritten(self, file, (index, orders), (part.at, wanted_end), program)?;
+                // They may be the file's, which is larger now.
+                ready = from.ready(part.bytes);
+            }
             if ready == 0 {
                 return Err(PageError::BadAddress);
             }
@@ -322,8 +329,9 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         if copied == 0 || end <= size {
             return Ok(Copied { bytes: copied, wanted: part.bytes });
         }
-        if size > bytes.start {
-            // The end was in this folio, which is locked, or at its start.
+        if size > bytes.start || file.is_shmem() {
+            // The end was in this folio, which is locked, or at its start. Of shared memory nothing is done
+            // with the folio where the end was, and a split of this one would drop what is past the end.
             file.size.fetch_max(end, Ordering::Release);
         } else {
             drop(folio);
@@ -331,6 +339,26 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         Ok(Copied { bytes: copied, wanted: part.bytes })
     }
+}
+
+/// Makes the page of shared memory that a call was to write from byte `at` on, and whose bytes cannot be
+/// read: Linux makes it before it looks at them, and the file goes on up to there.
+#[cfg_attr(debug_assertions, track_caller)]
+fn make_unwritten<P: Platform, V: Mapping>(
+    cache: PageCache<'_, P, V>,
+    file: &FileCore<P, V>,
+    (index, orders): (PageIndex, OrderSet),
+    (at, wanted_end): (u64, u64),
+    program: &Membership,
+) -> Result<(), PageError> {
+    let wanted = Wanted { index, large: LargeOrders::of(orders), fill: Fill::ByCaller };
+    cache.obtain(file, wanted, program, |folio, _| {
+        check_write(file, wanted_end)?;
+        file.mark_dirty(cache.frames(), folio.head());
+        UnusedPages::of(file).note_use(cache.frames(), folio.start());
+        file.size.fetch_max(at, Ordering::Release);
+        Ok(())
+    })
 }
 
 /// What a call writes of so many bytes from byte `at` on to one folio, and of shared memory the orders of a

@@ -51,10 +51,11 @@ type PreparedKept = ArrayVec<(IndexRange, Prepared), 2>;
 pub(super) struct Hole<'c, 'm, P: Platform, V>(pub(super) Cutter<'c, 'm, P, V>);
 
 impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
-    /// Makes a hole of the whole pages, and the bytes at its edges, that `find` returns; as far as the file
-    /// has the pages.
+    /// Makes a hole of `bytes`: of the whole pages, and the bytes at its edges, that `find` returns; as far
+    /// as the file has the pages.
     pub(super) fn make(
         &self,
+        bytes: &Range<u64>,
         free: &mut dyn FnMut(Range<u64>) -> Result<(), FileError>,
         find: &mut dyn FnMut() -> Result<(ArrayVec<Edge, 2>, IndexRange), PageError>,
     ) -> Result<(), PageError> {
@@ -84,7 +85,10 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             if !are_there {
                 continue;
             }
-            let found = self.cut_ends(whole, (&nodes, &mut reserve));
+            if let Some(shmem) = file.shmem() {
+                shmem.allocated.cut(whole);
+            }
+            let found = self.cut_ends(bytes, whole, (&nodes, &mut reserve));
             // A folio in which the file ends, and which was held when that was made so, may have been cut:
             // what of it begins past the end goes.
             let past_end = IndexRange::new(file.size().div_ceil(PAGE_SIZE), IndexRange::ALL.end());
@@ -120,13 +124,23 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
     /// exclusively.
     fn cut_ends<'n>(
         &self,
+        bytes: &Range<u64>,
         whole: IndexRange,
         (nodes, reserve): (&NodesOn<'n, P>, &mut Reserve<'n, NodesOn<'n, P>>),
     ) -> Kept {
+        let mut cuts = [Cut::Done; 2];
+        if self.0.file.is_shmem() {
+            cuts = self.0.isolate_ends(bytes, (nodes, &mut *reserve));
+        }
         if whole.is_empty() {
             return Kept::default();
         }
-        Kept([whole.start(), whole.end()].map(|at| match self.0.cut_at(at, (nodes, Some(&mut *reserve))) {
+        for (cut, at) in cuts.iter_mut().zip([whole.start(), whole.end()]) {
+            if *cut == Cut::Done {
+                *cut = self.0.cut_at(at, (nodes, Some(&mut *reserve)));
+            }
+        }
+        Kept(cuts.map(|cut| match cut {
             Cut::Done => None,
             Cut::Kept(folio) => Some(folio),
         }))

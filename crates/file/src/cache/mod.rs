@@ -1,6 +1,6 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `swapped`, `held_folios`, `collapse`, `obtain`,
+//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `split`, `swapped`, `held_folios`, `collapse`, `obtain`,
 //! `writeback`, `cut`, `seal`, `hole`, `truncate`, `allocate`, `calls`, `close`, `handle`.
 
 mod ahead;
@@ -16,6 +16,7 @@ mod hole;
 mod new_folio;
 mod obtain;
 mod seal;
+mod split;
 mod swapped;
 mod truncate;
 mod unfilled;

@@ -10,6 +10,7 @@
 //! any more may be in TLBs until that is flushed.
 
 use super::PageCache;
+use super::split::{NotSplit, Splitter};
 use crate::backing::FileError;
 use crate::cached_file::{CachedFile, KeptFolio, SwappedPages, UnusedPages};
 use crate::entry::{Entry, Payload};
@@ -20,7 +21,7 @@ use crate::locked_folio::LockedFolio;
 use crate::shmem::ShmemState;
 use crate::slabs::NodesOn;
 use crate::source::Reserve;
-use crate::store::{Filter, InsertError};
+use crate::store::Filter;
 use arrayvec::ArrayVec;
 use core::fmt;
 use quire_arch::{Order, Pfn, Platform};
@@ -301,8 +302,21 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         Ok(())
     }
 
-    /// Splits the large folio at `head` into pages. The caller has its lock and a reference, which are to the
-    /// first page then; nothing maps it. If the caller has taken it off its list, references to the others
+    /// Whether the folio at `head` is large, and split where it is paged out, as in Linux: its file ends in
+    /// it, and what is behind that was not allocated. The caller has the folio lock.
+    pub fn ends_within(self, head: Pfn) -> bool {
+        let frame = self.0.frames().known(head);
+        // SAFETY: the caller has the folio lock.
+        let file = unsafe { CachedFile::of_folio(self.0.frames(), head) };
+        file.is_some_and(|file| {
+            let (start, pages) = (frame.as_folio().index(), frame.word().order().pages());
+            (start + 1..start + pages).contains(&UnusedPages::of(file).kept())
+        })
+    }
+
+    /// Splits the large folio at `head` into pages, of which those past the end of the file are gone unless
+    /// they were allocated there, but for the first. The caller has its lock and a reference, which are to
+    /// the first page then; nothing maps it. If the caller has taken it off its list, references to the others
     /// enter `parts`. Returns false, and changes nothing, where others have references, memory is short, or
     /// another thread removes pages of the file.
     pub fn split(self, head: Pfn, parts: Option<&mut HeldParts>) -> bool {
@@ -312,33 +326,21 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
         // So that no part is removed before it is held here.
         let Some(_shared) = file.invalidate.try_read(self.0.platform()) else { return false };
         let order = frames.known(head).word().order();
-        let Some(index) = PageIndex::new(frames.known(head).as_folio().index()) else { return false };
         let nodes = file.memory().nodes(frames);
         // SAFETY: the stores of a machine's files are locked with its nodes.
         let mut reserve = unsafe { Reserve::new(&nodes) };
-        loop {
-            let mut missing = None;
-            let is_split = file.with_store_on(&nodes, frames, |store| {
-                self.0.memcgs.folios().split_cached(head, (Order::ZERO, UNCACHED), || {
-                    match store.split(index, Order::ZERO, &mut reserve) {
-                        Ok(_) => true,
-                        Err(InsertError::NeedsNodes(needs)) => {
-                            missing = Some(needs);
-                            false
-                        }
-                        Err(_) => false,
-                    }
-                })
-            });
-            match missing {
-                Some(needs) if reserve.fill(needs).is_ok() => {}
-                _ if is_split => break,
-                _ => return false,
+        let split = Splitter { cache: self.0, file };
+        let kept = loop {
+            // Who writes past the end, or allocates there, has noted that before it unlocks the folio.
+            let end = UnusedPages::of(file).kept();
+            match split.split_locked((head, Order::ZERO, UNCACHED), end, (&nodes, &mut reserve)) {
+                Ok(kept) => break kept,
+                Err(NotSplit::NeedsNodes(needs)) if reserve.fill(needs).is_ok() => {}
+                Err(_) => return false,
             }
-        }
-        file.count_split(self.0.memcgs, head, order);
+        };
         if let Some(parts) = parts {
-            for part in (1..order.pages()).map(|nth| head.offset(nth)) {
+            for part in (1..kept).map(|nth| head.offset(nth)) {
                 if frames.known(part).get(1) && !parts.add(part) {
                     self.0.memcgs.folios().release_folio(part);
                 }

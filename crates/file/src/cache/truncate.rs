@@ -6,7 +6,7 @@
 //! cannot be cut there stays: what it has past the end is zeros, and mapped nowhere.
 
 use super::PageCache;
-use super::cut::Cutter;
+use super::cut::{Cut, Cutter};
 use super::hole::{Hole, edges_of};
 use super::seal::{check_size, check_write};
 use super::writeback::Wait;
@@ -70,8 +70,20 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             file.size.store(size, Ordering::Release);
             let gone = IndexRange::new(size.div_ceil(PAGE_SIZE), IndexRange::ALL.end());
             users.unmap(file, gone, true);
+            if let Some(shmem) = file.shmem() {
+                shmem.allocated.cut(gone);
+            }
             // Where memory is short, or the folio is held, all of it stays, as in Linux.
-            let _ = cutter.cut_at(gone.start(), (&nodes, reserve.as_mut().ok()));
+            let isolated = match &mut reserve {
+                Ok(reserve) if file.is_shmem() => {
+                    let [first, _] = cutter.isolate_ends(&(size..gone.bytes().end), (&nodes, reserve));
+                    first
+                }
+                _ => Cut::Done,
+            };
+            if isolated == Cut::Done {
+                let _ = cutter.cut_at(gone.start(), (&nodes, reserve.as_mut().ok()));
+            }
             self.zero_behind(file, size);
             self.remove_range(file, gone, users);
             // Copies that programs have made for themselves in the meantime, of what was not unmapped yet.
@@ -161,7 +173,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         let whole = IndexRange::new(start.div_ceil(PAGE_SIZE), end >> PAGE_SHIFT);
         let hole = Hole(Cutter { cache: self, file, users });
         let find = &mut || Ok((hole.bring_in_edges(edges_of(start, end, whole), program)?, whole));
-        hole.make(free, find)
+        hole.make(&(start..end), free, find)
     }
 
     /// Makes zeros of whole pages, of which the backing frees what it has stored; copies that programs have
@@ -179,7 +191,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     ) -> Result<(), PageError> {
         let pages = CachedFile::<P>::pages_of(bytes);
         let free = &mut |bytes| file.backing().punch(bytes);
-        Hole(Cutter { cache: self, file, users }).make(free, &mut || Ok((ArrayVec::new(), pages)))
+        let hole = Hole(Cutter { cache: self, file, users });
+        hole.make(&pages.bytes(), free, &mut || Ok((ArrayVec::new(), pages)))
     }
 
     /// Drops the folios of these pages that nothing needs: what is stored may have changed. May sleep.

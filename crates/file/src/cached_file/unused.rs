@@ -10,7 +10,7 @@ use crate::slabs::NodesOn;
 use crate::store::{Filter, LockedStore, Tag};
 use arrayvec::ArrayVec;
 use core::fmt;
-use quire_arch::{PAGE_SHIFT, Platform};
+use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
 use quire_frame::Frames;
 use quire_sync::atomic::raw::Ordering;
 
@@ -30,6 +30,13 @@ impl<'f, P: Platform> UnusedPages<'f, P> {
     #[inline]
     pub const fn of(file: &'f CachedFile<P>) -> Self {
         Self(file)
+    }
+
+    /// How many pages of the file stay when the folio that they are in is split: all, but of shared memory
+    /// those up to its end, or as far as they were allocated.
+    pub(crate) fn kept(&self) -> u64 {
+        let size = self.0.size().div_ceil(PAGE_SIZE);
+        self.0.shmem().map_or(u64::MAX, |shmem| size.max(shmem.allocated.get()))
     }
 
     /// Marks the entry at `index` as not used yet.

@@ -1,7 +1,7 @@
 //! Shared memory in folios of four pages that is paged out and in in one piece, while it is cut in its
 //! middle.
 
-use crate::common::file_request;
+use crate::common::{file_request, read_file, write_file};
 use crate::machines::*;
 use quire_frame::FolioCounter;
 use quire_mm::file::*;
@@ -159,6 +159,38 @@ fn shuttle_a_split_at_page_out_against_a_hole() {
             });
         });
         has(machine, space, [9, 0, 0, 4]);
+        done(space, file);
+    });
+}
+
+/// ... or the file is written behind its end, in a folio of its own: no part of that is taken for what lies
+/// past the end.
+#[test]
+fn shuttle_a_split_at_page_out_against_a_write_past_the_end() {
+    with_swap(3).slots(3).check(SOME, move |machine, space| {
+        let file = large(machine, space);
+        as_one_step(|| {
+            let common = HugeFile::find("shmem_enabled").expect("shared memory has large folios");
+            common.write(machine.memory(), "within_size").expect("it can be said");
+        });
+        let words: Vec<u8> = (0..4 * PAGE / 8).flat_map(u64::to_le_bytes).collect();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                as_cpu(machine, 0, || write_file(&file, 4 * PAGE, &words));
+            });
+            scope.spawn(|| {
+                reclaim(machine, 2);
+                reclaim(machine, 2);
+            });
+        });
+        as_one_step(|| {
+            assert_eq!(file.size(), 8 * PAGE);
+            for nth in 0..4 {
+                let first = (nth * PAGE / 8).to_le_bytes();
+                assert_eq!(read_file(&file, (4 + nth) * PAGE, 8), first, "page {nth} was lost");
+            }
+        });
+        has(machine, space, [1, 2, 3, 4]);
         done(space, file);
     });
 }

@@ -17,6 +17,7 @@ mod collapse_beside;
 mod counted;
 mod large;
 mod mapped;
+mod past_end;
 mod pins;
 mod removed_memcgs;
 mod seals;

@@ -276,13 +276,23 @@ impl UserCopy for Unreadable {
     fn advance(&mut self, _: usize) {}
 }
 
+/// As Linux 6.18: the page is made before the program's memory is looked at, and the file is larger up to where
+/// it was to be written.
 #[test]
-fn a_write_that_copies_nothing_leaves_the_size() {
-    let machine = machine(16, 1);
-    let file = machine.memory().create_shmem((), 0).unwrap();
-    for at in [0, 5 * PAGE + 10] {
-        let done = file.write(at, &mut Unreadable(0));
-        assert_eq!((done.bytes, done.stopped, file.size()), (0, Some(PageError::BadAddress), 0));
+fn a_write_that_copies_nothing_makes_its_page() {
+    for ready in [0, 3] {
+        let machine = machine(16, 1);
+        let file = machine.memory().create_shmem((), 0).unwrap();
+        for (at, pages) in [(0, 1), (5 * PAGE + 10, 2), (2 * PAGE, 3), (20, 3)] {
+            let size = file.size().max(at);
+            let done = file.write(at, &mut Unreadable(ready));
+            assert_eq!((done.bytes, done.stopped, file.size()), (0, Some(PageError::BadAddress), size));
+            assert_eq!(file.figures().cached, pages);
+        }
+        assert_eq!((file.seek_data(0), file.seek_hole(0)), (Some(0), Some(PAGE)));
+        assert_eq!(file.seek_data(PAGE), Some(2 * PAGE), "it is data");
+        assert_eq!(read_file(&file, 0, 16), [0; 16]);
+        assert_audit(&machine);
     }
 }
 

@@ -69,8 +69,13 @@ impl<P: Platform> MemcgFolios<'_, P> {
     }
 
     /// Splits a folio of a file's cache as [`split_cached`](quire_frame::FrameFolios::split_cached) does. If
-    /// it is listed its parts are, too, in front of it and as old.
-    pub fn split_cached(self, head: Pfn, (to, refs): (Order, u32), divide: impl FnOnce() -> bool) -> bool {
+    /// it is listed the parts that are kept are, too, in front of it and as old.
+    pub fn split_cached(
+        self,
+        head: Pfn,
+        (to, refs, kept): (Order, u32, u64),
+        divide: impl FnOnce() -> bool,
+    ) -> bool {
         let folios = self.tree.frames.folios();
         let order = self.tree.frames.known(head).word().order();
         let mut divide = Some(divide);
@@ -81,7 +86,7 @@ impl<P: Platform> MemcgFolios<'_, P> {
                 beside = part;
                 true
             };
-            let is_split = folios.split_cached(head, (to, refs), divide.take()?, list_part);
+            let is_split = folios.split_cached(head, (to, refs, kept), divide.take()?, list_part);
             if is_split {
                 self.relabel(head, label, to, held);
             }
@@ -97,10 +102,10 @@ impl<P: Platform> MemcgFolios<'_, P> {
             was_listed = frame.word().flags().contains(FrameFlags::LRU);
             divide()
         };
-        let is_split = folios.split_cached(head, (to, refs), divide, |_| false);
+        let is_split = folios.split_cached(head, (to, refs, kept), divide, |_| false);
         if is_split && was_listed {
             let _ = self.folio_was_split(&self.tree.frames.platform().pin(), head);
-            let parts = (head.0..head.0 + order.pages()).step_by(to.pages() as usize).skip(1);
+            let parts = (head.0..head.0 + order.pages().min(kept)).step_by(to.pages() as usize).skip(1);
             parts.for_each(|part| _ = self.list_if_mapped(Pfn(part)));
         }
         is_split

@@ -67,13 +67,21 @@ pub(super) fn unmap_shmem<'s, P: Platform>(
         }
         frame.set_flags(FrameFlags::DIRTY);
     }
-    while let Err(why) = ask_for_slots(spaces, head, may_wait).inspect_err(|_| batch.flush())? {
-        let is_split = is_to_be_split(spaces, head, why);
+    loop {
+        // What lies past the end gets no slots.
+        let ends_within =
+            spaces.swap().devices().is_any_on() && spaces.page_cache().shmem().ends_within(head);
+        let mut is_split = ends_within;
+        if !ends_within {
+            let asked = ask_for_slots(spaces, head, may_wait).inspect_err(|_| batch.flush())?;
+            let Err(why) = asked else { break };
+            is_split = is_to_be_split(spaces, head, why);
+        }
         if is_split && !may_wait {
             batch.flush();
             return Err(Refusal::NotYet);
         }
-        if is_split {
+        if is_split && !ends_within {
             count_fallback(spaces, head);
         }
         let fate = if is_unmapped { None } else { unmap_or_stay(batch, head) };

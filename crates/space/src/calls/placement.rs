@@ -112,8 +112,9 @@ fn place_shmem<P: Platform>(
 ) -> Result<VirtAddr, Error> {
     let (size, user_end) = (order.bytes(), P::Paging::USER_END.0);
     let found = place_free(writer, request, hint, len)?;
-    let page_offset = request.file.as_ref().filter(|_| !request.is_shared_zeros());
-    let offset = page_offset.map_or(0, |file| file.page_offset.wrapping_mul(PAGE_SIZE)) & (size - 1);
+    // Also of a file of zeros, of which the memory made has no such part.
+    let page_offset = request.file.as_ref().map_or(0, |file| file.page_offset);
+    let offset = page_offset.wrapping_mul(PAGE_SIZE) & (size - 1);
     let has_none = len < size || offset != 0 && offset.saturating_add(len) < 2 * size;
     if found == hint || has_none || found.0 & (size - 1) == offset {
         return Ok(found);

@@ -123,12 +123,6 @@ impl Settings {
         })
     }
 
-    /// Whether calls that write make large folios of shared memory.
-    pub(crate) fn writes_large_shared_memory(&self) -> bool {
-        let word = self.huge.iter().find(|(file, _)| *file == HugeFile::ShmemEnabled);
-        word.is_some_and(|(_, text)| !matches!(chosen(text).trim(), "never" | "deny" | "advise"))
-    }
-
     /// How many mappings a program may have; as many as there can be where the host does not say.
     pub(crate) fn most_mappings(&self) -> u64 {
         self.other(MOST_MAPPINGS).parse().unwrap_or(u64::MAX)

@@ -52,9 +52,9 @@ impl PastFile {
     pub(super) fn residency(&self, region: &Region) -> bool {
         match self.store {
             // All of it was read before, and no more is cached but what a call wanted to write.
-            Store::Disk | Store::Memory => {
-                touches(&self.not_written, region.offset, region.end - region.start)
-            }
+            Store::Disk => touches(&self.not_written, region.offset, region.end - region.start),
+            // What a call could not write is cached on both sides.
+            Store::Memory => false,
             // A large folio in which the file ends now is cached, on Linux, if its split failed.
             Store::Large => self.changed,
         }

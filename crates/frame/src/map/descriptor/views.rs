@@ -43,6 +43,10 @@ impl OwnerWord {
     pub const unsafe fn of_file(address: usize) -> Self {
         Self(address as u64 & !1)
     }
+
+    pub(crate) const fn bits(self) -> u64 {
+        self.0
+    }
 }
 
 /// A frame number as a word that is even, and 0 for none.

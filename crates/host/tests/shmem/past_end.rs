@@ -1,0 +1,187 @@
+//! What large folios have past the end of their file.
+
+use crate::common::*;
+use crate::large::set;
+use quire_frame::FailPlan;
+use quire_mm::file::{File, PageBytes, PageError, UserCopy};
+use std::ops::Range;
+
+/// What is done with a file. All figures are pages of a quarter.
+#[derive(Clone, Debug)]
+enum Step {
+    Write(Range<u64>),
+    /// The bytes cannot be read.
+    WriteNothing(Range<u64>),
+    Punch(Range<u64>),
+    Size(u64),
+    Allocate(Range<u64>),
+    AllocateKeepingSize(Range<u64>),
+    /// COLD of a part, by a mapping.
+    Cold(Range<u64>),
+}
+
+use Step::{Allocate, AllocateKeepingSize, Cold, Punch, Size, Write, WriteNothing};
+
+struct Nothing(u64);
+
+impl UserCopy for Nothing {
+    fn left(&self) -> u64 {
+        self.0
+    }
+
+    fn fault_in(&mut self, _: usize) -> usize {
+        0
+    }
+
+    fn copy(&mut self, _: PageBytes<'_>) -> usize {
+        0
+    }
+
+    fn advance(&mut self, _: usize) {}
+}
+
+/// In quarters of pages.
+const fn quarters(pages: Range<u64>) -> Range<u64> {
+    4 * pages.start..4 * pages.end
+}
+
+const fn bytes(quarters: &Range<u64>) -> Range<u64> {
+    quarters.start * PAGE / 4..quarters.end * PAGE / 4
+}
+
+fn make(step: &Step, file: &File<'_, HostPlatform>, space: &HostSpace<'_>, cpu: &Vcpu) {
+    match step {
+        Write(range) => {
+            let bytes = bytes(range);
+            write_file(file, bytes.start, &vec![1; (bytes.end - bytes.start) as usize]);
+        }
+        WriteNothing(range) => {
+            let bytes = bytes(range);
+            let done = file.write(bytes.start, &mut Nothing(bytes.end - bytes.start));
+            assert_eq!((done.bytes, done.stopped), (0, Some(PageError::BadAddress)));
+        }
+        Punch(range) => file.punch(bytes(range), |_| Ok(())).unwrap(),
+        Size(quarters) => file.set_size(quarters * PAGE / 4).unwrap(),
+        Allocate(range) => file.allocate(bytes(range), false).unwrap(),
+        AllocateKeepingSize(range) => file.allocate(bytes(range), true).unwrap(),
+        Cold(range) => {
+            let pages = file.size() / PAGE;
+            let area = space.mmap_file(&file_request(0, pages, RW, MapFlags::SHARED), file).unwrap();
+            (0..pages).for_each(|at| write(cpu, space, page(area, at), 1));
+            let Range { start, end } = bytes(range);
+            space.madvise(VirtAddr(area.0 + start), end - start, Advice::Cold).unwrap();
+            space.munmap(area, pages * PAGE).unwrap();
+        }
+    }
+}
+
+/// What Linux 6.18 did with a file of a tmpfs with `huge=always`: how many pages it had after each step.
+fn cases() -> Vec<Vec<(Step, u64)>> {
+    let nine = || (Write(quarters(0..9)), 512);
+    vec![
+        vec![nine(), (Punch(quarters(2..3)), 15)],
+        vec![nine(), (Punch(quarters(15..16)), 12)],
+        vec![nine(), (Punch(9..10), 16)],
+        vec![nine(), (Punch(9..15), 16)],
+        vec![nine(), (Punch(quarters(0..4)), 12)],
+        vec![nine(), (Punch(quarters(4..6)), 14)],
+        vec![nine(), (Punch(quarters(0..9)), 0)],
+        vec![nine(), (Punch(quarters(0..16)), 0)],
+        vec![nine(), (Punch(quarters(12..14)), 12)],
+        vec![nine(), (Size(128), 512), (Punch(quarters(2..3)), 31)],
+        vec![nine(), (Size(36), 9)],
+        vec![nine(), (Size(18), 5)],
+        vec![(Write(quarters(0..32)), 512), (Size(32), 8), (Size(128), 8)],
+        vec![(Write(0..18), 512), (Punch(quarters(0..4)), 1)],
+        vec![(Write(quarters(0..3)), 512), (Punch(0..2), 4)],
+        vec![(Write(quarters(0..3)), 512), (Punch(quarters(0..2)), 1)],
+        vec![(Write(0..2066), 1024), (Punch(quarters(511..516)), 512)],
+        vec![(Write(0..2082), 1024), (Punch(quarters(0..516)), 12)],
+        vec![(AllocateKeepingSize(quarters(0..16)), 512), (Punch(quarters(2..3)), 15)],
+        vec![nine(), (AllocateKeepingSize(quarters(0..4)), 512), (Punch(quarters(2..3)), 15)],
+        vec![nine(), (AllocateKeepingSize(quarters(8..12)), 512), (Punch(quarters(2..3)), 15)],
+        vec![
+            (AllocateKeepingSize(quarters(0..32)), 512),
+            (Write(quarters(0..5)), 512),
+            (Punch(quarters(20..40)), 20),
+            (Punch(quarters(2..3)), 19),
+        ],
+        vec![
+            (AllocateKeepingSize(quarters(0..32)), 512),
+            (Write(quarters(0..5)), 512),
+            (Punch(quarters(16..20)), 28),
+            (Punch(quarters(2..3)), 27),
+        ],
+        vec![(AllocateKeepingSize(quarters(0..32)), 512), (Size(20), 512), (Punch(quarters(2..3)), 31)],
+        vec![(Allocate(quarters(0..32)), 512), (Size(20), 5), (Write(quarters(8..9)), 13), (Size(34), 6)],
+        vec![nine(), (Cold(quarters(1..2)), 9)],
+        vec![(WriteNothing(quarters(0..9)), 512), (Punch(quarters(4..6)), 4)],
+        vec![
+            (WriteNothing(quarters(512..521)), 512),
+            (Punch(quarters(520..521)), 8),
+            (Size(4096), 8),
+            (Punch(quarters(513..514)), 7),
+        ],
+        vec![(WriteNothing(quarters(1..10)), 512)],
+        vec![nine(), (WriteNothing(quarters(32..41)), 512)],
+    ]
+}
+
+#[test]
+fn what_is_past_the_end_goes_where_a_folio_is_split() {
+    for case in cases() {
+        let machine = machine(32, 1);
+        set(&machine, "shmem_enabled", "always");
+        let (cpu, space) = cpu_and_space(&machine);
+        let file = machine.memory().create_shmem((), 0).unwrap();
+        for (nth, (step, pages)) in case.iter().enumerate() {
+            make(step, &file, &space, &cpu);
+            let figures = file.figures();
+            assert_eq!(figures.cached, *pages, "step {nth} of {case:?}");
+            assert_audit(&machine);
+        }
+    }
+}
+
+/// A folio that crosses the end gets no slots for what is behind it, as in Linux.
+#[test]
+fn a_folio_in_which_its_file_ends_is_split_where_it_is_paged_out() {
+    let machine = swapping(32, 1, 2048);
+    set(&machine, "shmem_enabled", "always");
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = machine.memory().create_shmem((), 0).unwrap();
+    write_file(&file, 0, &[3; 9 * PAGE as usize]);
+    let area = space.mmap_file(&file_request(0, 512, RW, MapFlags::SHARED), &file).unwrap();
+    write(&cpu, &space, area, 4);
+    space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!((file.figures().cached, file.figures().swapped), (0, 9));
+    assert_audit(&machine);
+    assert_eq!(read(&cpu, &space, area), 4);
+    assert_eq!(read_file(&file, 8 * PAGE, 4), [3; 4]);
+    // What was allocated there stays, and goes in one piece.
+    let file = machine.memory().create_shmem((), 0).unwrap();
+    file.allocate(0..512 * PAGE, true).unwrap();
+    write_file(&file, 0, &[3; 9 * PAGE as usize]);
+    let area = space.mmap_file(&file_request(0, 512, RW, MapFlags::SHARED), &file).unwrap();
+    write(&cpu, &space, area, 4);
+    space.madvise(area, 512 * PAGE, Advice::PageOut).unwrap();
+    assert_eq!((file.figures().cached, file.figures().swapped), (0, 512));
+    assert_audit(&machine);
+}
+
+#[test]
+fn a_split_without_memory_keeps_what_is_past_the_end() {
+    let machine = swapping(32, 1, 2048);
+    set(&machine, "shmem_enabled", "always");
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = machine.memory().create_shmem((), 0).unwrap();
+    write_file(&file, 0, &[3; 9 * PAGE as usize]);
+    let area = space.mmap_file(&file_request(0, 9, RW, MapFlags::SHARED), &file).unwrap();
+    for (plan, cached) in [(FailPlan::every(1), 512), (FailPlan::OFF, 9)] {
+        (0..9).for_each(|at| write(&cpu, &space, page(area, at), at + 1));
+        failing(&machine, plan, || space.madvise(area, PAGE, Advice::Cold)).unwrap();
+        assert_eq!(file.figures().cached, cached);
+        assert_audit(&machine);
+        (0..9).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), at + 1));
+    }
+}
