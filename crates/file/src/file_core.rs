@@ -21,6 +21,9 @@ pub(crate) struct Neighbours<P: Platform, V> {
     pub(crate) previous: Option<NonNull<FileCore<P, V>>>,
 }
 
+/// The place on the list of files that may have a large folio past their end; it is on that if there is one.
+pub(crate) type EndPlace<P, V> = core::cell::UnsafeCell<Option<Neighbours<P, V>>>;
+
 /// A file with its cache and its mappings. It lives as long as openings of it do.
 ///
 /// A folio of its cache names it by the address of its first field.
@@ -34,9 +37,10 @@ pub struct FileCore<P: Platform, V> {
     /// Where the backing lies.
     pub(crate) backing_block: (Pfn, Order),
     pub(crate) neighbours: core::cell::UnsafeCell<Neighbours<P, V>>,
+    pub(crate) end_place: EndPlace<P, V>,
 }
 
-// SAFETY: the neighbours are read and written under the lock of the list only; all else is Send and Sync.
+// SAFETY: both places are read and written under the lock of the lists only; all else is Send and Sync.
 unsafe impl<P: Platform, V: Mapping> Send for FileCore<P, V> {}
 // SAFETY: as for `Send`.
 unsafe impl<P: Platform, V: Mapping> Sync for FileCore<P, V> {}
@@ -52,6 +56,7 @@ impl<P: Platform, V: Mapping> FileCore<P, V> {
             knowers: AtomicUsize::new(1),
             backing_block,
             neighbours: core::cell::UnsafeCell::new(neighbours),
+            end_place: core::cell::UnsafeCell::new(None),
         }
     }
 
@@ -80,6 +85,14 @@ impl<P: Platform, V: Mapping> FileCore<P, V> {
     pub fn mappings(&self) -> &FileMappings<V> {
         &self.mappings
     }
+}
+
+/// Counts one opening more of a file, unless it is ending. The caller has the list of files locked, or knows
+/// the file.
+pub(crate) fn hold<P: Platform, V>(file: &FileCore<P, V>) -> bool {
+    let one_more = |openings: usize| (openings > 0).then_some(openings + 1);
+    // Relaxed: the count cannot be falling to zero.
+    file.openings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
 }
 
 impl<P: Platform, V> Deref for FileCore<P, V> {

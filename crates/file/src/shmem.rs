@@ -32,6 +32,13 @@ pub trait ShmemOwner: Send + Sync + 'static {
     /// So many that were taken are gone, or did not come.
     fn give_back_pages(&self, pages: u64);
 
+    /// The file system that it takes pages of: all owners with this number take them of one. Where that has no
+    /// room, what large folios have past the end of its files is freed. 0 for memory of no file system.
+    /// Asked once, when the file is made.
+    fn file_system(&self) -> usize {
+        0
+    }
+
     /// Where its pages come in large folios: what the option `huge` of its file system says, where the first
     /// four are allowed. `None` for memory of no file system, for which the settings of the machine are.
     fn huge(&self) -> Option<ShmemEnabled> {
@@ -72,6 +79,8 @@ pub enum ShmemPromise {
 pub struct ShmemState {
     /// A part of the backing, which outlives this.
     owner: NonNull<dyn ShmemOwner>,
+    /// What it said when the file was made.
+    file_system: usize,
     promise: ShmemPromise,
     seals: SealState,
     name: ShmemName,
@@ -125,14 +134,12 @@ impl ShmemState {
     /// # Safety
     ///
     /// The owner is valid as long as this is used.
-    pub(crate) const unsafe fn new(
-        owner: NonNull<dyn ShmemOwner>,
-        promise: ShmemPromise,
-        name: ShmemName,
-    ) -> Self {
+    pub(crate) unsafe fn new(owner: NonNull<dyn ShmemOwner>, promise: ShmemPromise, name: ShmemName) -> Self {
         let seals = if matches!(name, ShmemName::File) { Seals::empty() } else { Seals::SEAL };
         Self {
             owner,
+            // SAFETY: it is valid (caller).
+            file_system: unsafe { owner.as_ref() }.file_system(),
             promise,
             seals: SealState::new(seals),
             name,
@@ -150,6 +157,11 @@ impl ShmemState {
 
     pub(crate) const fn promise(&self) -> ShmemPromise {
         self.promise
+    }
+
+    /// The file system that it takes pages of.
+    pub const fn file_system(&self) -> usize {
+        self.file_system
     }
 
     /// Its seals with what belongs to them.
@@ -201,6 +213,10 @@ impl<O: ShmemOwner> ShmemOwner for Shmem<O> {
 
     fn give_back_pages(&self, pages: u64) {
         self.0.give_back_pages(pages);
+    }
+
+    fn file_system(&self) -> usize {
+        self.0.file_system()
     }
 
     fn huge(&self) -> Option<ShmemEnabled> {

@@ -3,7 +3,9 @@
 use crate::age::{Kept, Lists};
 use crate::search::{Cause, Search};
 use quire_arch::{NodeId, Platform};
+use quire_file::HeldFile;
 use quire_memcg::{Limit, MemcgEvent, MemcgId, Protection};
+use quire_pageout::FileMappers;
 use quire_space::{Need, Spaces, finish_exits};
 
 /// The priority at which a round starts: a 4096th of each list.
@@ -20,7 +22,9 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     match need {
         Need::Frames(order) => {
             let wanted = order.pages().max(ENOUGH);
-            match reclaim(spaces, MemcgId::ROOT, wanted, Cause::Direct) {
+            let users = FileMappers::new(spaces.rmap());
+            let past_ends = HeldFile::free_ends(spaces.page_cache(), None, wanted, &users);
+            match past_ends + reclaim(spaces, MemcgId::ROOT, wanted, Cause::Direct) {
                 0 => spaces.swap().reclaim().compact_devices(wanted),
                 freed => freed,
             }

@@ -496,6 +496,9 @@ impl<'m, P: Platform> File<'m, P> {
             PageError::NoMemory(AllocError::Injected) => return false,
             PageError::NoMemory(cause) => (cause, Need::Frames(Order::ZERO)),
             PageError::OverLimit(over) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
+            PageError::File(FileError::NoSpace) => {
+                return self.spaces.direct_reclaim().free_ends(self.handle.file()) > 0;
+            }
             _ => return false,
         };
         self.spaces.direct_reclaim().free_some(cause, need)

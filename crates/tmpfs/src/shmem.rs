@@ -26,6 +26,10 @@ impl ShmemOwner for FileOwner {
         self.account.give_back_pages(pages);
     }
 
+    fn file_system(&self) -> usize {
+        self.account.file_system()
+    }
+
     fn huge(&self) -> Option<ShmemEnabled> {
         Some(self.huge)
     }

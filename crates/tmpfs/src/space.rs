@@ -193,6 +193,11 @@ impl Account {
         unsafe { self.0.as_ref() }
     }
 
+    /// A number that the accounts of one file system have, and no others at the same time.
+    pub fn file_system(&self) -> usize {
+        self.0.addr().get()
+    }
+
     /// Takes pages that the file has more, in RAM or in swap.
     ///
     /// # Errors

@@ -1,10 +1,11 @@
 //! Openings as the embedder holds them.
 
 use super::PageCache;
+use super::ends::free_end;
 use crate::backing::FileBacking;
 use crate::cached_file::MAX_FILE_BYTES;
-use crate::error::PageError;
-use crate::file_core::{FileCore, Mapping};
+use crate::error::{Busy, PageError};
+use crate::file_core::{FileCore, Mapping, hold};
 use crate::index::IndexRange;
 use crate::open_file::OpenFile;
 use crate::shmem::{ShmemName, ShmemOwner, ShmemPromise};
@@ -14,6 +15,9 @@ use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_arch::{Access, Platform};
 use quire_sync::atomic::raw::Ordering;
+
+/// Files whose ends are looked at, as in Linux.
+const END_FILES: u32 = 128;
 
 /// An open file, held. Dropping it lets the opening go, and closes it if nothing else holds it: that may
 /// sleep.
@@ -104,6 +108,34 @@ impl<'m, P: Platform, V: Mapping> HeldFile<'m, P, V> {
         Some(Self::new(cache, core))
     }
 
+    /// Frees what large folios have past the end of files of one file system, or of any: until `wanted` pages
+    /// are free, or 128 files were looked at. Returns how many there are. May sleep; at most the mmap lock is
+    /// held.
+    pub fn free_ends(
+        cache: PageCache<'m, P, V>,
+        file_system: Option<usize>,
+        wanted: u64,
+        users: &dyn FileUsers<P, V>,
+    ) -> u64 {
+        let mut freed = 0;
+        for _ in 0..END_FILES {
+            let Some(core) = cache.files.hold_end(cache.frames(), file_system) else { break };
+            let file = Self::new(cache, core);
+            match free_end(cache, &file, users) {
+                Ok(pages) => freed += pages,
+                Err(Busy { .. }) => {
+                    // Another time.
+                    cache.files.note_end(cache.frames(), &file);
+                    break;
+                }
+            }
+            if freed >= wanted {
+                break;
+            }
+        }
+        freed
+    }
+
     /// The file counts an opening that goes over to this.
     const fn new(cache: PageCache<'m, P, V>, core: NonNull<FileCore<P, V>>) -> Self {
         Self { cache, core }
@@ -190,10 +222,7 @@ impl<'m, P: Platform, V: Mapping> KnownFile<'m, P, V> {
 
     /// The file, held, if it has not ended.
     pub fn hold(&self) -> Option<HeldFile<'m, P, V>> {
-        let one_more = |openings: usize| (openings > 0).then_some(openings + 1);
-        // Relaxed: the count cannot be falling to zero.
-        self.core().openings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(HeldFile { cache: self.cache, core: self.core })
+        hold(self.core()).then_some(HeldFile { cache: self.cache, core: self.core })
     }
 
     /// From now on pages of shared memory that are in memory stay there, or do not (`SHM_LOCK`). Nothing is

@@ -1,7 +1,7 @@
 //! The page cache: everything that is done with the folios of files.
 //!
 //! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `split`, `swapped`, `held_folios`, `collapse`, `obtain`,
-//! `writeback`, `cut`, `seal`, `hole`, `truncate`, `allocate`, `calls`, `close`, `handle`.
+//! `writeback`, `cut`, `seal`, `hole`, `truncate`, `allocate`, `calls`, `close`, `ends`, `handle`.
 
 mod ahead;
 mod allocate;
@@ -9,6 +9,7 @@ mod calls;
 mod close;
 mod collapse;
 mod cut;
+mod ends;
 mod find;
 mod handle;
 mod held_folios;

@@ -6,7 +6,7 @@ use super::new_folio::{Fill, LargeOrders, NewFolio};
 use super::unfilled::Unfilled;
 use crate::cached_file::{CachedFile, NewFolioOrders, UnusedPages};
 use crate::error::PageError;
-use crate::file_core::Mapping;
+use crate::file_core::{FileCore, Mapping};
 use crate::index::{IndexRange, PageIndex};
 use crate::locked_folio::LockedFolio;
 use crate::slabs::NodesOn;
@@ -242,6 +242,10 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             let (events, pin) = (self.frames().events(), self.platform().pin());
             events.count_folio(&pin, folio.order(), FolioCounter::ShmemAlloc, 1);
             self.shmem().list(file, head);
+            if folio.order() > Order::ZERO && !file.reaches(folio.range()) {
+                // SAFETY: all files of the page cache are of these types, and this one lives.
+                self.files.note_end(self.frames(), unsafe { FileCore::of_cached(file) });
+            }
             return Ok(Step::There(folio, Came::Zeros));
         }
         if fill == Fill::ByCaller {

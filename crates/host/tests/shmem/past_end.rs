@@ -1,10 +1,12 @@
 //! What large folios have past the end of their file.
 
 use crate::common::*;
-use crate::large::set;
+use crate::large::{AREA, set};
 use quire_frame::FailPlan;
-use quire_mm::file::{File, PageBytes, PageError, UserCopy};
+use quire_mm::file::{File, FileError, PageBytes, PageError, ShmemOwner, UserCopy};
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is done with a file. All figures are pages of a quarter.
 #[derive(Clone, Debug)]
@@ -183,5 +185,128 @@ fn a_split_without_memory_keeps_what_is_past_the_end() {
         assert_eq!(file.figures().cached, cached);
         assert_audit(&machine);
         (0..9).for_each(|at| assert_eq!(read(&cpu, &space, page(area, at)), at + 1));
+    }
+}
+
+/// A file system with room for so many pages.
+#[derive(Clone)]
+struct Room(Arc<AtomicU64>);
+
+impl ShmemOwner for Room {
+    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
+        let taken = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(pages));
+        taken.map(drop).map_err(|_| FileError::NoSpace)
+    }
+
+    fn give_back_pages(&self, pages: u64) {
+        self.0.fetch_add(pages, Ordering::Relaxed);
+    }
+
+    fn file_system(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+}
+
+fn full<'m>(machine: &'m Machine) -> (Room, [File<'m, HostPlatform>; 3]) {
+    set(machine, "shmem_enabled", "always");
+    let room = Room(Arc::new(AtomicU64::new(1024)));
+    let files = [(); 3].map(|()| machine.memory().create_shmem(room.clone(), 0).unwrap());
+    files[..2].iter().for_each(|file| write_file(file, 0, &[5]));
+    assert_eq!(room.0.load(Ordering::Relaxed), 0);
+    (room, files)
+}
+
+/// First the file that was the first to have a large folio past its end, as on Linux.
+#[test]
+fn a_full_file_system_frees_what_is_past_the_end_of_its_files() {
+    let machine = machine(32, 1);
+    let other = machine.memory().create_shmem((), 0).unwrap();
+    let (room, [first, second, third]) = full(&machine);
+    write_file(&other, 0, &[5]);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = space.mmap_file(&file_request(0, 1, RW, MapFlags::SHARED), &first).unwrap();
+    write(&cpu, &space, area, 6);
+    write_file(&third, 0, &[7]);
+    let cached = |files: [&File<'_, HostPlatform>; 4]| files.map(|file| file.figures().cached);
+    let now = cached([&first, &second, &third, &other]);
+    assert_eq!(now[..2], [1, 512]);
+    assert_eq!(room.0.load(Ordering::Relaxed), 511 - now[2]);
+    assert_eq!(now[3], 512, "it takes nothing of that file system");
+    assert_audit(&machine);
+    assert_eq!(read(&cpu, &space, area), 6);
+    // A fault, too, that finds no room.
+    third.set_size(2048 * PAGE).unwrap();
+    let request = file_request(0, 2048, RW, MapFlags::SHARED);
+    let area = space.mmap_file(&request, &third).unwrap();
+    (0..512).for_each(|at| write(&cpu, &space, page(area, 2 * at), 1));
+    assert_eq!(cached([&first, &second, &third, &other])[..2], [1, 1]);
+    assert_audit(&machine);
+    for file in [first, second, third] {
+        file.set_size(0).unwrap();
+    }
+    assert_eq!(room.0.load(Ordering::Relaxed), 1024);
+}
+
+#[test]
+fn what_is_pinned_or_gone_is_passed_over() {
+    let machine = machine(32, 1);
+    let (room, [first, second, third]) = full(&machine);
+    let (cpu, space) = cpu_and_space(&machine);
+    let area = space.mmap_file(&file_request(0, 1, RW, MapFlags::SHARED), &first).unwrap();
+    write(&cpu, &space, area, 6);
+    let pin = space.pin_page(area, Access::Write).unwrap();
+    let mut bytes = [7];
+    let done = third.write(0, &mut Buffer::new(&mut bytes));
+    assert_eq!((done.bytes, done.stopped), (0, Some(PageError::File(FileError::NoSpace))));
+    drop(pin);
+    drop(second);
+    assert_eq!(room.0.load(Ordering::Relaxed), 512);
+    write_file(&third, 0, &[7]);
+    assert_eq!((first.figures().cached, third.figures().cached), (512, 512));
+    let fourth = machine.memory().create_shmem(room, 0).unwrap();
+    write_file(&fourth, 0, &[7]);
+    assert!(first.figures().cached == 1 || third.figures().cached == 1);
+    assert_audit(&machine);
+}
+
+#[test]
+fn where_memory_is_short_what_is_past_the_end_is_freed() {
+    let machine = machine(16, 1);
+    set(&machine, "shmem_enabled", "always");
+    let (cpu, space) = cpu_and_space(&machine);
+    let file = machine.memory().create_shmem((), 0).unwrap();
+    write_file(&file, 0, &[5]);
+    assert_eq!(file.figures().cached, 512);
+    let request = MapRequest::anonymous(4096 * PAGE, RW).at(AREA, MapFlags::FIXED | MapFlags::NORESERVE);
+    let area = space.mmap(&request).unwrap();
+    let mut touched = 0;
+    while touched < 4096 && file.figures().cached == 512 {
+        assert!(cpu.program(&space).write_u64(page(area, touched), 1).is_ok(), "page {touched}");
+        touched += 1;
+    }
+    assert_eq!(file.figures().cached, 1);
+    assert_eq!(read_file(&file, 0, 1), [5]);
+    assert_audit(&machine);
+}
+
+/// Each allocation fails once: there is no room, or what is past the end is freed.
+#[test]
+fn a_full_file_system_without_memory_for_nodes_keeps_what_is_there() {
+    for nth in 1.. {
+        let machine = machine(32, 1);
+        let (_room, [first, second, third]) = full(&machine);
+        let mut bytes = [7];
+        let done = failing(&machine, FailPlan::nth(nth), || third.write(0, &mut Buffer::new(&mut bytes)));
+        assert_audit(&machine);
+        assert_eq!(second.figures().cached, 512);
+        assert_eq!((read_file(&first, 0, 1), read_file(&second, 0, 1)), (vec![5], vec![5]));
+        if done.stopped.is_none() {
+            assert_eq!((done.bytes, first.figures().cached), (1, 1));
+            if nth > 6 {
+                break;
+            }
+        } else {
+            assert!([1, 512].contains(&first.figures().cached), "{done:?}");
+        }
     }
 }

@@ -6,9 +6,10 @@ use super::{OomAction, OomOutcome, Spaces};
 use core::ptr::NonNull;
 use quire_arch::{Order, OrderSet, Platform, part_of};
 use quire_fault::{FaultError, FilePage, Need, Refusal, SwapIn, SwapInError, Swapped, SwappedIn};
-use quire_file::{CachedFile, OpenFile, Opening, PageError, SwappedPage};
+use quire_file::{CachedFile, FileError, HeldFile, OpenFile, Opening, PageError, SwappedPage};
 use quire_frame::{AllocError, AllocRequest, VmEvent};
 use quire_memcg::{Membership, MemcgEvent, MemcgStat};
+use quire_pageout::FileMappers;
 use quire_vma::{SpaceCore, Vma};
 
 /// Frames that a thread tries to free when it finds no memory.
@@ -193,6 +194,14 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
                 }
                 Err(PageError::NoMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
                 Err(PageError::OverLimit(over)) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
+                Err(PageError::File(FileError::NoSpace)) => {
+                    // SAFETY: as above.
+                    let file = unsafe { OpenFile::<P, Vma>::of(NonNull::from(opening)) }.file();
+                    if self.free_ends(file) == 0 {
+                        return Err(FaultError::Bus);
+                    }
+                    continue;
+                }
                 Err(_) => return Err(FaultError::Bus),
             };
             let shortage = Shortage { cause, need, since, gives_up: &gives_up };
@@ -201,6 +210,15 @@ impl<'s, P: Platform> DirectReclaim<'s, P> {
             }
             since = Some(self.spaces.reclaims().seen());
         }
+    }
+
+    /// Frees what large folios have past the end of files of the file system that `file` is in, which has no
+    /// room for a page. Returns how many pages.
+    #[cold]
+    pub(crate) fn free_ends(self, file: &CachedFile<P>) -> u64 {
+        let Some(shmem) = file.shmem() else { return 0 };
+        let users = FileMappers::new(self.spaces.rmap());
+        HeldFile::free_ends(self.spaces.page_cache(), Some(shmem.file_system()), 1, &users)
     }
 
     /// Brings a page of shared memory from its swap device back into the cache of its file, for a program.
