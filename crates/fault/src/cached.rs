@@ -67,10 +67,9 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
         // Before the folio is locked.
         let copy = if copies { Some(self.allocate_copy()?) } else { None };
         let installed = match file.find(tables.memory().memcgs(), page) {
-            Lookup::PastEnd => {
-                self.map_neighbours((table, index));
-                Err(FaultError::PastEnd.into())
-            }
+            // As in Linux a large folio of shared memory is mapped across the end, by whichever page of it.
+            Lookup::PastEnd if self.map_neighbours((table, index)) => Ok(Step::LookAgain),
+            Lookup::PastEnd => Err(FaultError::PastEnd.into()),
             Lookup::Swapped(swapped) => self.resolve_swapped((table, index), swapped, copy),
             Lookup::Nothing | Lookup::Busy => {
                 self.map_neighbours((table, index));
@@ -346,23 +345,25 @@ impl<'a, 's, 'p, P: Platform> FileFault<'a, 's, 'p, P> {
     }
 
     /// Maps what is around a page that is not there yet, or never: Linux does so before it looks for the page
-    /// itself, and once more when it has been read.
+    /// itself, and once more when it has been read. Returns whether the page has an entry then.
     #[cold]
-    fn map_neighbours(&self, (table, index): (Pfn, usize)) {
+    fn map_neighbours(&self, (table, index): (Pfn, usize)) -> bool {
         let Self { tables, pin, fault, .. } = *self;
         if !self.maps_around() || fault.space.is_killed() {
-            return;
+            return false;
         }
         let locked = tables.lock(pin, table, Level::PTE);
         if locked.is_dead() {
-            return;
+            return false;
         }
         if tables.space().pageouts.is_discarding() {
             tables.space().flush_discarded(tables.memory().frames(), pin, page_of(fault.addr));
         }
         let freed = self.map_around(&locked, index);
+        let is_mapped = locked.get(index) != Entry::None;
         drop(locked);
         tables.memory().frames().free_chain(pin, freed);
+        is_mapped
     }
 
     /// Maps pages around entry `index` of the locked table that are cached and not locked, as Linux's

@@ -22,9 +22,7 @@ pub(crate) fn make_room<P: Platform>(spaces: &Spaces<P>, need: Need) -> u64 {
     match need {
         Need::Frames(order) => {
             let wanted = order.pages().max(ENOUGH);
-            let users = FileMappers::new(spaces.rmap());
-            let past_ends = HeldFile::free_ends(spaces.page_cache(), None, wanted, &users);
-            match past_ends + reclaim(spaces, MemcgId::ROOT, wanted, Cause::Direct) {
+            match free_ends(spaces, wanted) + reclaim(spaces, MemcgId::ROOT, wanted, Cause::Direct) {
                 0 => spaces.swap().reclaim().compact_devices(wanted),
                 freed => freed,
             }
@@ -222,6 +220,9 @@ fn balance<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     }
     let reclaiming = spaces.begin_reclaim();
     let mut freed = reap(spaces, target);
+    if freed < target {
+        freed += free_ends(spaces, target - freed);
+    }
     spaces.note_reclaimed(freed);
     if freed < target {
         freed += reclaim(spaces, MemcgId::ROOT, target - freed, Cause::Background) + finish_exits(spaces);
@@ -237,6 +238,13 @@ fn balance<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
         spaces.frames().watermarks().end_boost();
     }
     KswapdStep { freed, missing }
+}
+
+/// Frees what large folios of shared memory have past the end of their files: about `wanted` frames. A split
+/// needs memory for nodes, so it is background reclaim that finds most.
+fn free_ends<P: Platform>(spaces: &Spaces<P>, wanted: u64) -> u64 {
+    let users = FileMappers::new(spaces.rmap());
+    HeldFile::free_ends(spaces.page_cache(), None, wanted, &users)
 }
 
 /// Frees what only waited for readers that are gone, before a program's pages are taken: about `wanted`

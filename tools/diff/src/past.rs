@@ -1,7 +1,7 @@
 //! Which known difference there is, by what a program did before.
 
 use crate::known::{KnownCounts, KnownDifference};
-use crate::linux::{Settings, probes};
+use crate::linux::probes;
 use crate::observation::{LARGE, Observation, Region};
 use crate::program::names::*;
 use crate::program::{Call, Outcome, Store};
@@ -54,14 +54,12 @@ pub(crate) struct Past {
     /// Ranges of large folios that were lazily freed as a whole, without what was written to since, or is
     /// something else by now.
     lazy: Vec<(u64, u64)>,
-    /// How large the folios of shared memory may be.
-    folio_bytes: u64,
     counts: KnownCounts,
 }
 
 impl Past {
     /// Of a program that begins.
-    pub(crate) fn new(swap: Swap, store: Store, settings: &Settings) -> Self {
+    pub(crate) fn new(swap: Swap, store: Store) -> Self {
         Self {
             forks: 0,
             kept_from_children: Vec::new(),
@@ -72,7 +70,6 @@ impl Past {
             without_tables: Vec::new(),
             emptied: Vec::new(),
             lazy: Vec::new(),
-            folio_bytes: if settings.has_large_shared_memory() { LARGE } else { PAGE_SIZE },
             counts: KnownCounts::new(),
         }
     }
@@ -288,7 +285,7 @@ impl Past {
             KnownDifference::SwapInWhole
         } else if self.has_other_table(linux, quire) || self.maps_around(args[0], linux, quire) {
             KnownDifference::PageTables
-        } else if maps_written(call, args, self.folio_bytes, [linux, quire]) {
+        } else if self.file.is_on_disk() && maps_written(call, args, linux, quire) {
             KnownDifference::FilePages
         } else if self.may_have_swapped_zeros && has_more_cached(quire, linux) {
             KnownDifference::PageOut

@@ -170,7 +170,7 @@ impl SideBySide {
         let mut steps = self.oracle.run((program, store), effort, settings);
         let start = steps.origin().clone();
         let processes = Processes::new(&self.machine, &self.cpu, (&start, store))?;
-        let past = Past::new(swap, store, settings);
+        let past = Past::new(swap, store);
         let mut course = Course::new(&start, processes, past);
         for (step, op) in program.ops.iter().enumerate() {
             let (outcome, wanted) = steps.next(op, &mut self.linux)?;

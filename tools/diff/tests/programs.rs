@@ -61,6 +61,8 @@ fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
         // These are met with swap space only, which takes root, and on older kernels.
         KnownDifference::SwapInWhole | KnownDifference::GuardPages => false,
+        // What Linux reads ahead is its disk's to say.
+        KnownDifference::FilePages => false,
         KnownDifference::LowEligible
         | KnownDifference::ThirdSharer
         | KnownDifference::PartShared

@@ -30,7 +30,9 @@ impl<P: Platform> FileFault<'_, '_, '_, P> {
         match self.first_around() {
             Some(first) if file.is_mapped_large(first) => {
                 let is_huge = first.contains(page) && self.may_be_huge();
-                let found = if is_huge { Some(file.find(tables.memory().memcgs(), page)) } else { None };
+                // The page may be past the end: the folio is mapped all the same, if it is shared memory.
+                let near = PageIndex::new(first.start()).filter(|_| file.is_shmem()).unwrap_or(page);
+                let found = if is_huge { Some(file.find(tables.memory().memcgs(), near)) } else { None };
                 match found {
                     // As in Linux shared memory is mapped across the end of its file.
                     Some(Lookup::Folio(folio)) if file.is_shmem() || file.goes_past(folio.range()) => {

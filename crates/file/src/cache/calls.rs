@@ -93,6 +93,11 @@ impl<'u> Side<'u> {
         self.user.left()
     }
 
+    /// How many of the next `bytes` bytes were made accessible before.
+    fn ready_before(&self, bytes: u64) -> u64 {
+        self.ready.min(bytes)
+    }
+
     /// How many of the next `bytes` bytes are accessible. Nothing is locked.
     fn ready(&mut self, bytes: u64) -> u64 {
         if self.ready == 0 {
@@ -229,7 +234,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         from: &mut Side<'_>,
         (program, users): (&Membership, &dyn FileUsers<P, V>),
     ) -> Result<u64, PageError> {
-        let mut folio_pages = IndexRange::default();
+        let (mut folio_pages, mut was_tried) = (IndexRange::default(), false);
         loop {
             let room = MAX_FILE_BYTES.saturating_sub(at);
             let (part, shmem) = next_part(file, at, from.left().min(room));
@@ -237,12 +242,11 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             // As Linux, all of a part: up to the end of the file nothing of it is written.
             let wanted_end = part.at + part.bytes;
             check_write(file, wanted_end)?;
-            let mut ready = from.ready(part.bytes);
-            if ready == 0
-                && let Some(orders) = shmem
-            {
-                make_unwritten(self, file, (index, orders), (part.at, wanted_end), program)?;
-                // They may be the file's, which is larger now.
+            let mut ready = from.ready_before(part.bytes);
+            if ready == 0 && shmem.is_some() && !was_tried {
+                // As in Linux shared memory is there before the program's memory is looked at.
+                ready = part.bytes;
+            } else if ready == 0 {
                 ready = from.ready(part.bytes);
             }
             if ready == 0 {
@@ -267,6 +271,7 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 folio_pages = folio.range();
                 self.write_folio(file, (folio, came), (part, prepared), (&mut *from.user, users))
             })?;
+            was_tried |= copied.wanted > 0;
             from.copied(copied.bytes, copied.wanted);
             if copied.bytes > 0 {
                 return Ok(copied.bytes);
@@ -321,12 +326,13 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             folio.zero(&(part.at + copied..bytes.end));
         }
         new.into_iter().for_each(Unfilled::filled);
-        if copied > 0 {
+        if copied > 0 || file.is_shmem() {
             file.mark_dirty(self.frames(), folio.head());
             UnusedPages::of(file).note_use(self.frames(), folio.start());
         }
+        // As in Linux shared memory goes on up to where it was to be written.
         let end = part.at + copied;
-        if copied == 0 || end <= size {
+        if copied == 0 && !file.is_shmem() || end <= size {
             return Ok(Copied { bytes: copied, wanted: part.bytes });
         }
         if size > bytes.start || file.is_shmem() {
@@ -339,26 +345,6 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
         }
         Ok(Copied { bytes: copied, wanted: part.bytes })
     }
-}
-
-/// Makes the page of shared memory that a call was to write from byte `at` on, and whose bytes cannot be
-/// read: Linux makes it before it looks at them, and the file goes on up to there.
-#[cfg_attr(debug_assertions, track_caller)]
-fn make_unwritten<P: Platform, V: Mapping>(
-    cache: PageCache<'_, P, V>,
-    file: &FileCore<P, V>,
-    (index, orders): (PageIndex, OrderSet),
-    (at, wanted_end): (u64, u64),
-    program: &Membership,
-) -> Result<(), PageError> {
-    let wanted = Wanted { index, large: LargeOrders::of(orders), fill: Fill::ByCaller };
-    cache.obtain(file, wanted, program, |folio, _| {
-        check_write(file, wanted_end)?;
-        file.mark_dirty(cache.frames(), folio.head());
-        UnusedPages::of(file).note_use(cache.frames(), folio.start());
-        file.size.fetch_max(at, Ordering::Release);
-        Ok(())
-    })
 }
 
 /// What a call writes of so many bytes from byte `at` on to one folio, and of shared memory the orders of a

@@ -111,18 +111,6 @@ impl Settings {
         matches!(self.other(MEMFD_NOEXEC), "" | "0")
     }
 
-    /// Whether shared memory may come in large folios.
-    pub(crate) fn has_large_shared_memory(&self) -> bool {
-        self.huge.iter().any(|(file, text)| {
-            let word = chosen(text).trim();
-            match file {
-                HugeFile::ShmemEnabled => !matches!(word, "never" | "deny"),
-                HugeFile::ShmemSize(_) => !matches!(word, "never" | "inherit"),
-                _ => false,
-            }
-        })
-    }
-
     /// How many mappings a program may have; as many as there can be where the host does not say.
     pub(crate) fn most_mappings(&self) -> u64 {
         self.other(MOST_MAPPINGS).parse().unwrap_or(u64::MAX)

@@ -46,26 +46,19 @@ pub(super) fn split_more(call: Call, args: [u64; 6], linux: &Observation, quire:
         && has_all_private(quire, linux)
 }
 
-/// Whether Linux has mapped, around a fault on the memory that a call wrote from, the page that it wrote: it
-/// makes that page before it looks at the memory.
-pub(super) fn maps_written(
-    call: Call,
-    args: [u64; 6],
-    folio_bytes: u64,
-    [linux, quire]: [&Observation; 2],
-) -> bool {
+/// Whether Linux has mapped, around a fault on the memory that a call wrote to the file from, the page that it
+/// wrote: it makes that page before it looks at the memory.
+pub(super) fn maps_written(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
     let [descriptor, _, len, offset, ..] = args;
     let end = offset.saturating_add(len);
-    let written = offset & !(folio_bytes - 1)..end.checked_next_multiple_of(folio_bytes).unwrap_or(end);
-    let is_memfd = memfd_at(descriptor).is_some();
+    let written = offset & !(PAGE_SIZE - 1)..end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(end);
     let is_written = |page: u64| {
         let place = |region: &Region| region.offset.wrapping_add(page - region.start);
-        let shows = |region: &&Region| if is_memfd { region.memfd != 0 } else { region.file };
+        let shows = |region: &&Region| region.file;
         overlapping(&linux.regions, page, 1).filter(shows).any(|region| written.contains(&place(region)))
     };
     // It is not mapped while the call has it locked.
-    call == Call::Pwrite
-        && (maps_more_only(linux, quire, is_written) || is_memfd && maps_more_only(quire, linux, is_written))
+    call == Call::Pwrite && memfd_at(descriptor).is_none() && maps_more_only(linux, quire, is_written)
 }
 
 /// Whether all pages of files and shared memory that `few` maps are mapped in `many` too, which differs in

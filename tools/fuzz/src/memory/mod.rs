@@ -3,13 +3,14 @@
 //! An input is a byte that selects the machine, then steps. The first byte of a step has the action in its
 //! low six bits; bit 6 shifts its address within the page, bit 7 chooses the vCPU.
 //!
-//! Pages may be swapped out, and memcgs have limits (`pressure`). What must hold, whatever is called: the
+//! Pages may be swapped out, memcgs have limits (`pressure`), and segments are shared (`segments`). What must hold, whatever is called: the
 //! auditor finds nothing; a new page is zero; a word that is read is zero or was written at this place of a
-//! page by this space, or by an ancestor before its fork; in the end nothing is in use that was not before.
+//! page by this space, or by an ancestor before its fork, or in shared memory by any; in the end nothing is in use that was not before.
 
 mod calls;
 mod machine;
 mod pressure;
+mod segments;
 mod values;
 mod words;
 
@@ -20,9 +21,12 @@ use quire_arch::{Access, PAGE_SIZE, PagingFormat, VirtAddr, VirtRange};
 use quire_frame::{FailAim, FailClass, FailPlan, FailSite};
 use quire_host::{AccessError, HostPlatform, Program, Vcpu};
 use quire_mm::abi::CallOutcome;
+use quire_mm::shm::ShmNamespace;
 use quire_mm::space::{
     FaultError, Limits, MapFlags, MapRequest, Mapping, PageState, Protection, Rights, Space, VmFlags,
 };
+use segments::Segments;
+use std::rc::Rc;
 use values::Values;
 use words::{Life, Words};
 
@@ -45,6 +49,7 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
     small.prepare_memcgs();
     let before = small.in_use();
     let vcpus = [0, 1].map(|number| small.machine.vcpu(number).expect("the CPU is free"));
+    let shm = Rc::new(small.machine.memory().create_shm().expect("all memory is free"));
     let mut play = Play::<F> {
         small: &small,
         vcpus: &vcpus,
@@ -52,6 +57,8 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
         current: 0,
         calls: Calls::default(),
         words: Words::default(),
+        shm,
+        segments: Segments::default(),
         show,
     };
     let (mut steps, mut cost) = (0, 0);
@@ -71,6 +78,7 @@ pub(crate) fn run<F: PagingFormat>(bytes: &[u8], show: bool) {
     for fuzzed in play.spaces.drain(..) {
         drop(fuzzed);
     }
+    drop(play);
     small.relax();
     small.assert_audit();
     assert_eq!(small.in_use(), before, "frames or objects are lost");
@@ -93,6 +101,8 @@ struct Play<'m, F: PagingFormat> {
     current: usize,
     calls: Calls,
     words: Words,
+    shm: Rc<ShmNamespace<'m, HostPlatform<F>>>,
+    segments: Segments,
     show: bool,
 }
 
@@ -109,6 +119,7 @@ impl<F: PagingFormat> Play<'_, F> {
             57 => return self.plan(bytes),
             60 => return self.small.reap(),
             62 => return self.pressure(cpu, bytes),
+            63 => return self.segment(cpu, bytes),
             61 => return self.small.assert_audit(),
             _ => {}
         }
@@ -165,7 +176,8 @@ impl<F: PagingFormat> Play<'_, F> {
         let addr = VirtAddr(self.address(false, bytes).0.wrapping_add(u64::from(bytes.byte()) * 16));
         let program = self.vcpus[cpu].program(&self.spaces[self.current].space);
         let word = self.words.write(self.spaces[self.current].life.id(), addr, count);
-        let fresh = self.is_absent(addr);
+        // What is not mapped of shared memory may be there.
+        let fresh = self.is_absent(addr) && !self.is_shared(addr);
         let result = program.write(addr, &word.to_ne_bytes().repeat(count));
         self.say(|| {
             format!("space {}, CPU {cpu}: write {count} times {word} at {addr:x?} = {result:?}", self.current)
@@ -198,7 +210,7 @@ impl<F: PagingFormat> Play<'_, F> {
         if passed(&result)
             && let Ok(word) = result
         {
-            self.words.check(&self.current_space().life, addr, word);
+            self.words.check(&self.current_space().life, addr, word, self.is_shared(addr));
         }
     }
 

@@ -52,13 +52,13 @@ impl Words {
         self.written.len() as u64
     }
 
-    /// Panics if the space may not have `word` at `addr`.
-    pub(super) fn check(&self, life: &Life, addr: VirtAddr, word: u64) {
+    /// Panics if the space may not have `word` at `addr`, in memory that `is_shared` or its own.
+    pub(super) fn check(&self, life: &Life, addr: VirtAddr, word: u64, is_shared: bool) {
         let Some(index) = word.checked_sub(1) else { return };
         let written = self.written.get(index as usize);
         let written = written.unwrap_or_else(|| panic!("at {addr:x?} is {word:#x}, which was not written"));
         let known = life.0.iter().any(|&(id, until)| id == written.by && (index as usize) < until);
-        assert!(known, "at {addr:x?} is a word of another space: {written:?} in {life:?}");
+        assert!(known || is_shared, "at {addr:x?} is a word of another space: {written:?} in {life:?}");
         let behind = (addr.0 / 8).wrapping_sub(written.first) % PAGE_WORDS;
         assert!(behind < written.copies, "at {addr:x?} is a word from another place of a page: {written:?}");
     }
