@@ -243,7 +243,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
             let wanted_end = part.at + part.bytes;
             check_write(file, wanted_end)?;
             let mut ready = from.ready_before(part.bytes);
-            if ready == 0 && shmem.is_some() && !was_tried {
+            let is_first = ready == 0 && shmem.is_some() && !was_tried;
+            if is_first {
                 // As in Linux shared memory is there before the program's memory is looked at.
                 ready = part.bytes;
             } else if ready == 0 {
@@ -272,7 +273,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
                 self.write_folio(file, (folio, came), (part, prepared), (&mut *from.user, users))
             })?;
             was_tried |= copied.wanted > 0;
-            from.copied(copied.bytes, copied.wanted);
+            // What was not made accessible says nothing of how much can be.
+            from.copied(copied.bytes, if is_first { copied.bytes } else { copied.wanted });
             if copied.bytes > 0 {
                 return Ok(copied.bytes);
             }

@@ -1,7 +1,8 @@
 //! Freeing what large folios have past the end of their files (Linux's `shmem_unused_huge_shrink`).
 //!
-//! A file is noted where a large folio comes to it that goes on past the end. Where its file system has no room
-//! left, or memory is short, the folio in which it ends is split into pages, which drops those past the end.
+//! A file is noted where a large folio comes to it that goes on past the end. Where its file system has no
+//! room left, or memory is short, the folio in which it ends is split into pages, which drops those past the
+//! end.
 
 use super::PageCache;
 use super::split::{NotSplit, Splitter};

@@ -46,8 +46,8 @@ pub(super) fn split_more(call: Call, args: [u64; 6], linux: &Observation, quire:
         && has_all_private(quire, linux)
 }
 
-/// Whether Linux has mapped, around a fault on the memory that a call wrote to the file from, the page that it
-/// wrote: it makes that page before it looks at the memory.
+/// Whether Linux has mapped, around a fault on the memory that a call wrote to the file from, the page that
+/// it wrote: it makes that page before it looks at the memory.
 pub(super) fn maps_written(call: Call, args: [u64; 6], linux: &Observation, quire: &Observation) -> bool {
     let [descriptor, _, len, offset, ..] = args;
     let end = offset.saturating_add(len);
