@@ -1,7 +1,7 @@
 //! The usual fault: a write to private memory where no page ever was, which gets a page of its own.
 //!
-//! It is found out before the fault is a value ([`VmFault`](crate::VmFault)): most of what that holds is of no
-//! use here.
+//! It is found out before the fault is a value ([`VmFault`](crate::VmFault)): most of what that holds is of
+//! no use here.
 
 use crate::cow::charge_new;
 use crate::error::{FaultError, Refusal};

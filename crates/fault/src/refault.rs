@@ -1,11 +1,11 @@
 //! Refaults: whether pages were evicted too soon.
 //!
-//! A list's age is incremented for each page evicted from it and for each page activated (`MemcgFolios::advance`).
-//! The shadow of a page holds its list's age at eviction. So the difference to the current age is the number
-//! of pages evicted or activated since: had the list been longer by as many, the page would not have been
-//! evicted. If that is no more than the number of active and of inactive file pages, one of those should have
-//! been evicted instead, and the page is activated at once (Linux's workingset detection, after Johannes
-//! Weiner).
+//! A list's age is incremented for each page evicted from it and for each page activated
+//! (`MemcgFolios::advance`). The shadow of a page holds its list's age at eviction. So the difference to the
+//! current age is the number of pages evicted or activated since: had the list been longer by as many, the
+//! page would not have been evicted. If that is no more than the number of active and of inactive file pages,
+//! one of those should have been evicted instead, and the page is activated at once (Linux's workingset
+//! detection, after Johannes Weiner).
 
 use quire_arch::{Pfn, Pin, Platform};
 use quire_frame::{FrameFlags, VmEvent};

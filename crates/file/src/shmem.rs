@@ -32,8 +32,8 @@ pub trait ShmemOwner: Send + Sync + 'static {
     /// So many that were taken are gone, or did not come.
     fn give_back_pages(&self, pages: u64);
 
-    /// The file system that it takes pages of: all owners with this number take them of one. Where that has no
-    /// room, what large folios have past the end of its files is freed. 0 for memory of no file system.
+    /// The file system that it takes pages of: all owners with this number take them of one. Where that has
+    /// no room, what large folios have past the end of its files is freed. 0 for memory of no file system.
     /// Asked once, when the file is made.
     fn file_system(&self) -> usize {
         0

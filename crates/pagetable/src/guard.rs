@@ -1,9 +1,9 @@
 //! Guard pages: entries that refuse every access.
 //!
-//! A guard is a marker in the table. In a shared mapping of a file that is only a number, whose pages exist only
-//! in the tables, it is the leaf itself with [`LeafFlags::GUARD`]: the page is kept and comes back when the guard
-//! goes. Either is a live
-//! entry, so its table stays, and no leaf of the PMD's order can be mapped around it.
+//! A guard is a marker in the table. In a shared mapping of a file that is only a number, whose pages exist
+//! only in the tables, it is the leaf itself with [`LeafFlags::GUARD`]: the page is kept and comes back when
+//! the guard goes. Either is a live entry, so its table stays, and no leaf of the PMD's order can be mapped
+//! around it.
 
 use crate::attributes::Permissions;
 use crate::huge::HugeLeaves;

@@ -1,7 +1,7 @@
 //! The page cache: everything that is done with the folios of files.
 //!
-//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `split`, `swapped`, `held_folios`, `collapse`, `obtain`,
-//! `writeback`, `cut`, `seal`, `hole`, `truncate`, `allocate`, `calls`, `close`, `ends`, `handle`.
+//! Lowest first: `find`, `unfilled`, `new_folio`, `ahead`, `split`, `swapped`, `held_folios`, `collapse`,
+//! `obtain`, `writeback`, `cut`, `seal`, `hole`, `truncate`, `allocate`, `calls`, `close`, `ends`, `handle`.
 
 mod ahead;
 mod allocate;

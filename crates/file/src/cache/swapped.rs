@@ -316,9 +316,9 @@ impl<P: Platform, V: Mapping> ShmemPages<'_, P, V> {
 
     /// Splits the large folio at `head` into pages, of which those past the end of the file are gone unless
     /// they were allocated there, but for the first. The caller has its lock and a reference, which are to
-    /// the first page then; nothing maps it. If the caller has taken it off its list, references to the others
-    /// enter `parts`. Returns false, and changes nothing, where others have references, memory is short, or
-    /// another thread removes pages of the file.
+    /// the first page then; nothing maps it. If the caller has taken it off its list, references to the
+    /// others enter `parts`. Returns false, and changes nothing, where others have references, memory is
+    /// short, or another thread removes pages of the file.
     pub fn split(self, head: Pfn, parts: Option<&mut HeldParts>) -> bool {
         let frames = self.0.frames();
         // SAFETY: the caller has the folio lock.

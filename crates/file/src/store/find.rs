@@ -92,8 +92,8 @@ impl<E: Execution> FolioStore<E> {
         }
     }
 
-    /// Those of 32 pages from `first` on that are `wanted` and have folios, as bits from the first one on: one
-    /// descent for each node. A snapshot, in which what comes or moves meanwhile may be missing.
+    /// Those of 32 pages from `first` on that are `wanted` and have folios, as bits from the first one on:
+    /// one descent for each node. A snapshot, in which what comes or moves meanwhile may be missing.
     ///
     /// # Safety
     ///

@@ -276,8 +276,8 @@ impl UserCopy for Unreadable {
     fn advance(&mut self, _: usize) {}
 }
 
-/// As Linux 6.18: the page is made before the program's memory is looked at, and the file is larger up to where
-/// it was to be written.
+/// As Linux 6.18: the page is made before the program's memory is looked at, and the file is larger up to
+/// where it was to be written.
 #[test]
 fn a_write_that_copies_nothing_makes_its_page() {
     for ready in [0, 3] {

@@ -423,8 +423,8 @@ const UNLISTED: VmFlags = VmFlags::LOCKED.union(VmFlags::PFNMAP).union(VmFlags::
 /// VMAs that have no guard pages.
 const UNGUARDED: VmFlags = VmFlags::SPECIAL.union(VmFlags::HUGETLB);
 
-/// Whether pages of the mapping outlive advice to drop them, and would be lost: those of a file that is only a
-/// number are in the tables alone.
+/// Whether pages of the mapping outlive advice to drop them, and would be lost: those of a file that is only
+/// a number are in the tables alone.
 fn has_pages_in_tables_only(vma: &VmaSnapshot) -> bool {
     vma.flags.contains(VmFlags::SHARED) && !vma.backing.is_opened()
 }

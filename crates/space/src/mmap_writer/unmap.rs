@@ -49,8 +49,8 @@ impl<'s, P: Platform> MmapWriter<'s, P> {
         )
     }
 
-    /// Removes the mappings in `range`, of which `first` is the lowest, from the tree and returns the smallest
-    /// range that holds them.
+    /// Removes the mappings in `range`, of which `first` is the lowest, from the tree and returns the
+    /// smallest range that holds them.
     fn remove_mappings(
         &mut self,
         first: Option<&'s Vma>,

@@ -4,9 +4,9 @@
 //! low six bits; bit 6 shifts its address within the page, bit 7 chooses the vCPU.
 //!
 //! Pages may be swapped out, memcgs have limits (`pressure`), and segments are shared (`segments`). What must
-//! hold, whatever is called: the auditor finds nothing; a new page is zero; a word that is read is zero or was
-//! written at this place of a page by this space, or by an ancestor before its fork, or in shared memory by
-//! any; in the end nothing is in use that was not before.
+//! hold, whatever is called: the auditor finds nothing; a new page is zero; a word that is read is zero or
+//! was written at this place of a page by this space, or by an ancestor before its fork, or in shared memory
+//! by any; in the end nothing is in use that was not before.
 
 mod calls;
 mod machine;

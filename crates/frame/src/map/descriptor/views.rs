@@ -148,7 +148,8 @@ impl FolioFrame<'_> {
         if owner & 1 == 0 { None } else { Some((owner & !1) as usize) }
     }
 
-    /// The address of the file in whose cache it is, if it is in one. Acquire: as [`anon_vma`](Self::anon_vma).
+    /// The address of the file in whose cache it is, if it is in one. Acquire: as
+    /// [`anon_vma`](Self::anon_vma).
     #[inline]
     pub fn file(self) -> Option<usize> {
         let owner = self.0.owner().load(Ordering::Acquire);
