@@ -64,10 +64,8 @@ impl<P: Platform, V> Ends<P, V> {
                 return;
             }
             *place = Some(Neighbours { next: None, previous: self.last });
-            match self.last.replace(core) {
-                Some(last) => {
-                    (*last.as_ref().end_place.get()).as_mut().expect("it is listed").next = Some(core)
-                }
+            match self.last.replace(core).and_then(|last| (*last.as_ref().end_place.get()).as_mut()) {
+                Some(last) => last.next = Some(core),
                 None => self.first = Some(core),
             }
         }
@@ -82,13 +80,13 @@ impl<P: Platform, V> Ends<P, V> {
         // SAFETY: the caller's promise.
         unsafe {
             let Some(place) = (*core.as_ref().end_place.get()).take() else { return };
-            let beside = |core: NonNull<FileCore<P, V>>| (*core.as_ref().end_place.get()).as_mut();
-            match place.next.map(|next| beside(next)) {
-                Some(next) => next.expect("it is listed").previous = place.previous,
+            let beside = |core: Option<NonNull<FileCore<P, V>>>| (*core?.as_ref().end_place.get()).as_mut();
+            match beside(place.next) {
+                Some(next) => next.previous = place.previous,
                 None => self.last = place.previous,
             }
-            match place.previous.map(|previous| beside(previous)) {
-                Some(previous) => previous.expect("it is listed").next = place.next,
+            match beside(place.previous) {
+                Some(previous) => previous.next = place.next,
                 None => self.first = place.next,
             }
         }
@@ -411,7 +409,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         while let Some(core) = at {
             // SAFETY: files live while they are on the list, which is locked.
             let file = unsafe { core.as_ref() };
-            let own = file.shmem().map(|shmem| shmem.file_system());
+            let own = file.shmem().map(ShmemState::file_system);
             if (file_system.is_none() || own == file_system) && hold(file) {
                 // SAFETY: as above.
                 unsafe { list.ends.remove(core) };
