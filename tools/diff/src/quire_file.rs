@@ -408,6 +408,13 @@ impl<S: ProgramSpace> UserCopy for FromProgram<'_, '_, S> {
             }
             self.page.filled += part;
         }
+        // As Linux, all that is wanted, though a page is copied at once.
+        let first = (self.at & !(PAGE_SIZE - 1)).saturating_add(PAGE_SIZE);
+        for page in (first..self.at.saturating_add(bytes as u64)).step_by(PAGE_SIZE as usize) {
+            if self.page.filled == 0 || self.program.touch(VirtAddr(page), Access::Read).is_err() {
+                break;
+            }
+        }
         self.page.filled
     }
 
