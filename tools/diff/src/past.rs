@@ -266,6 +266,8 @@ impl Past {
         linux: &Observation,
         quire: &Observation,
     ) -> bool {
+        // Where the call, or the access, takes a fault.
+        let at = if matches!(call, Call::Pread | Call::Pwrite) { args[1] } else { args[0] };
         let known = if linux.pages == quire.pages {
             return false;
         } else if self.forks > 0
@@ -283,7 +285,7 @@ impl Past {
             || has_folio_from_swap(linux, quire) && !probes::reads_large_folios()
         {
             KnownDifference::SwapInWhole
-        } else if self.has_other_table(linux, quire) || self.maps_around(args[0], linux, quire) {
+        } else if self.has_other_table(linux, quire) || self.maps_around(at, linux, quire) {
             KnownDifference::PageTables
         } else if self.file.is_on_disk() && maps_written(call, args, linux, quire) {
             KnownDifference::FilePages

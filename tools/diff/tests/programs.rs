@@ -59,10 +59,9 @@ fn what_once_differed_is_alike() {
 /// Whether the processor and the host's settings are such that Linux shows the difference.
 fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
-        // These are met with swap space only, which takes root, and on older kernels.
-        KnownDifference::SwapInWhole | KnownDifference::GuardPages => false,
-        // What Linux reads ahead is its disk's to say.
-        KnownDifference::FilePages => false,
+        // These are met with swap space only, which takes root, and on older kernels; and what Linux reads ahead
+        // is its disk's to say.
+        KnownDifference::SwapInWhole | KnownDifference::GuardPages | KnownDifference::FilePages => false,
         KnownDifference::LowEligible
         | KnownDifference::ThirdSharer
         | KnownDifference::PartShared
