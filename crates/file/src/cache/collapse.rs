@@ -278,7 +278,8 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
                 P::relax(attempt);
                 continue;
             }
-            let holes = self.order.pages() - figures.cached;
+            // What another file lacks by now was to be brought in.
+            let holes = if self.file.is_shmem() { self.order.pages() - figures.cached } else { 0 };
             self.file.take_pages(holes).map_err(|_| BlockRefusal::NoRoom)?;
             let failed = match self.replace_taken((new, holes), users) {
                 Ok(()) => return Ok(()),
@@ -318,8 +319,8 @@ impl<'c, 'm, P: Platform, V: Mapping> FileBlock<'c, 'm, P, V> {
             }
             self.check_clean(folio.frame())?;
         }
-        // Nothing fails from here on.
         self.begin_large()?;
+        // Nothing fails from here on.
         self.copy(&held, head);
         let guard = self.lock_new(head);
         self.publish(head);

@@ -202,7 +202,7 @@ impl<'m, P: Platform, V: Mapping> FileHandle<'m, P, V> {
         let _alone = file.invalidate.write(cache.platform());
         // Not the copies that programs have made. None of what comes from now on is of this sort.
         users.unmap(file, IndexRange::ALL, false);
-        cache.remove_clean(file, IndexRange::ALL, users);
+        cache.remove_clean(file, IndexRange::ALL, |_| true, users);
         debug_assert_eq!(file.access.large(), 0, "{file:?} is written to");
     }
 

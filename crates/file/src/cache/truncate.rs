@@ -21,7 +21,7 @@ use crate::users::{Cleaned, FileUsers};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use quire_arch::{PAGE_SHIFT, PAGE_SIZE, Platform};
-use quire_frame::{FrameFlags, Kind};
+use quire_frame::{Folio, FrameFlags, Kind};
 use quire_memcg::Membership;
 use quire_sync::atomic::raw::Ordering;
 
@@ -260,7 +260,8 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         let mut attempt = 0;
         loop {
             self.write_back(file, pages, Wait::Yes, users)?;
-            if self.remove_clean(file, pages, users) {
+            // One that is pinned stays dirty, and has been written.
+            if self.remove_clean(file, pages, |folio| !folio.may_be_pinned(), users) {
                 break;
             }
             P::relax(attempt);
@@ -275,12 +276,14 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     }
 
     /// Removes the folios that have some of these pages and need not be written, and returns whether these
-    /// are all. Each is unmapped with its lock held: so what a program writes until that is flushed finds it
-    /// dirty, or no other thread makes it clean meanwhile. Invalidate is held exclusively.
+    /// are all. `is_unwritten` says of a dirty one whether it must be. Each is unmapped with its lock held: so
+    /// what a program writes until that is flushed finds it dirty, or no other thread makes it clean
+    /// meanwhile. Invalidate is held exclusively.
     pub(super) fn remove_clean(
         self,
         file: &FileCore<P, V>,
         pages: IndexRange,
+        is_unwritten: impl Fn(Folio<'_>) -> bool,
         users: &dyn FileUsers<P, V>,
     ) -> bool {
         let mut all = true;
@@ -288,8 +291,7 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
             let Some(folio) = self.lock_found(file, at, true) else { return };
             self.unmap_locked(file, &folio, users);
             let flags = folio.frame().word().flags();
-            // One that is pinned stays dirty, and has been written.
-            let is_dirty = flags.contains(FrameFlags::DIRTY) && !self.frames().folio(head).may_be_pinned();
+            let is_dirty = flags.contains(FrameFlags::DIRTY) && is_unwritten(self.frames().folio(head));
             if is_dirty || flags.contains(FrameFlags::WRITEBACK) {
                 all = false;
             } else {

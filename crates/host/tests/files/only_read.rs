@@ -172,6 +172,46 @@ fn who_opens_a_file_for_writing_finds_no_such_folio() {
     assert_audit(&machine);
 }
 
+/// Whatever was written is written back, pinned by a reader or not.
+#[test]
+fn what_is_dirty_stays_when_it_is_pinned() {
+    let machine = setup(32).build();
+    let (cpu, space) = cpu_and_space(&machine);
+    let (file, store) = only_read(&machine, 2 * HUGE);
+    let at = page(AREA, HUGE + 9);
+    write_file(&file.open(Access::Write).unwrap(), at.0 - AREA.0, &[77]);
+    map(&space, &file, 2 * HUGE, SHARED);
+    assert_eq!(read(&cpu, &space, at) & 0xff, 77);
+    assert_eq!(collapse(&space, AREA, MIB2), Ok(()));
+    let pinned = space.pin_page(at, Access::Read).unwrap();
+    assert_eq!((huge(&machine), file.figures().dirty), (HUGE, 1));
+    let writer = file.open(Access::Write).unwrap();
+    assert_eq!((huge(&machine), file.figures().cached, file.figures().dirty), (0, 1, 1));
+    assert_eq!(read(&cpu, &space, at) & 0xff, 77);
+    drop((pinned, writer));
+    file.sync(ALL, false).unwrap();
+    assert_eq!(store.bytes.lock().unwrap()[(at.0 - AREA.0) as usize], 77);
+    assert_audit(&machine);
+}
+
+/// As Linux: a program cannot have pages of its own of what it shares without being able to write to it.
+#[test]
+fn a_page_of_a_file_that_is_only_read_is_pinned_where_it_is() {
+    let machine = setup(32).build();
+    let (cpu, space) = cpu_and_space(&machine);
+    let (file, _) = only_read(&machine, HUGE);
+    map(&space, &file, HUGE, SHARED);
+    assert_eq!(read(&cpu, &space, page(AREA, 1)), 2);
+    let pinned = space.pin_page(page(AREA, 1), Access::Read).unwrap();
+    assert_eq!((figures(&space).anonymous, file.figures().cached), (0, 16));
+    drop(pinned);
+    assert_eq!(collapse(&space, AREA, MIB2), Ok(()));
+    let pinned = space.pin_page(page(AREA, 1), Access::Read).unwrap();
+    assert_eq!((mapped(&space), figures(&space).anonymous), ((HUGE, HUGE), 0));
+    drop(pinned);
+    assert_audit(&machine);
+}
+
 #[test]
 fn what_is_dirty_is_written_first() {
     let machine = setup(32).build();

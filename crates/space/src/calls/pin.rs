@@ -177,7 +177,7 @@ fn pin_mapped<P: Platform>(
     if leaf.flags.contains(LeafFlags::SPECIAL) {
         return Ok(Attempt::Pinned(leaf.pfn));
     }
-    let private = !snapshot.flags.contains(VmFlags::SHARED);
+    let private = may_have_copies(&snapshot);
     if private
         && leaf.flags.contains(LeafFlags::WRITE)
         && caller.spaces.frames().folio(leaf.pfn).is_large()
@@ -221,7 +221,7 @@ fn pin_huge<P: Platform>(
         // It reads the same, and always exists.
         return Ok(Attempt::Pinned(caller.spaces.zero_page()));
     }
-    let own = snapshot.flags.contains(VmFlags::SHARED) || {
+    let own = !may_have_copies(snapshot) || {
         let folio = frames.folios().lock_head(leaf.pfn);
         folio.is_exclusive() || folio.claim(Tables::<P>::huge_pages())
     };
@@ -236,6 +236,12 @@ fn pin_huge<P: Platform>(
         return Ok(Attempt::Changed);
     }
     Ok(pin_once_more(caller, leaf.pfn.offset(nth)))
+}
+
+/// Whether the program can have pages of its own in the mapping. As in Linux, what is shared of a file that is
+/// open for reading only is neither SHARED nor MAYWRITE.
+fn may_have_copies(vma: &VmaSnapshot) -> bool {
+    vma.flags & (VmFlags::SHARED | VmFlags::MAYWRITE) == VmFlags::MAYWRITE
 }
 
 /// Adds a pin.
