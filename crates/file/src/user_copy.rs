@@ -6,9 +6,9 @@ use core::ptr::NonNull;
 
 /// A program's memory as the source or the target of a call, with a position in it.
 ///
-/// It is made accessible first, with nothing locked. Then it is copied without faults, with a folio locked
-/// that may be the one that a fault would need: the program may read a file into a mapping of the same page.
-/// What was paged out in between is missing, and that page is tried again.
+/// It is copied without faults, with a folio locked that may be the one that a fault would need: the program
+/// may read a file into a mapping of the same page. What is missing is made accessible with nothing locked, and
+/// that page is tried again. A write to shared memory is tried before anything was made accessible.
 pub trait UserCopy {
     /// Bytes from the position to the end.
     fn left(&self) -> u64;
@@ -19,7 +19,8 @@ pub trait UserCopy {
     fn fault_in(&mut self, bytes: usize) -> usize;
 
     /// Copies bytes from the position on, to or from the page, until a byte would fault, and returns how
-    /// many. The position stays. A folio is locked, so this neither faults nor sleeps.
+    /// many. The position stays. A folio is locked, so this neither faults nor sleeps. It may come without a
+    /// [`fault_in`](Self::fault_in) before it: of addresses that no program may have it copies nothing.
     fn copy(&mut self, page: PageBytes<'_>) -> usize;
 
     /// Moves the position on by `bytes`.

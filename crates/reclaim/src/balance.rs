@@ -207,6 +207,8 @@ pub struct KswapdStep {
 /// with a space that reclaim was the last to have: that may sleep.
 pub fn kswapd_step<P: Platform>(spaces: &Spaces<P>) -> KswapdStep {
     let step = balance(spaces);
+    // Also of spaces that a walk of a file's mappings was the last to hold.
+    finish_exits(spaces);
     spaces.close_unused_files();
     step
 }

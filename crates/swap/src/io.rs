@@ -51,7 +51,7 @@ impl<P: Platform> SwapIo<'_, P> {
     /// Writes a folio of the cache if it is dirty, as [`write_folio`](Self::write_folio) does, and
     /// [evicts](SwapCache::evict) it with the `shadow` that it has then. `Ok` says whether it was evicted;
     /// the error how far a write has come that is not complete, or failed. The caller holds the folio lock;
-    /// may sleep.
+    /// may sleep. Zeros are clean and not noted yet when `shadow` is called: it does not panic.
     pub fn page_out(
         self,
         head: Pfn,

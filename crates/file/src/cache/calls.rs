@@ -1,8 +1,8 @@
 //! Calls that read and write a file through the cache.
 //!
-//! The program's memory is made accessible first, with nothing held. Then a page is locked and copied without
-//! faults; what is missing after that is tried again. So a program may write a file from a mapping of the
-//! same page, and no thread faults with a folio locked.
+//! A page is locked and copied without faults. The program's memory is made accessible with nothing held:
+//! before that, but for writes to shared memory, and where something is missing after it. So a program may
+//! write a file from a mapping of the same page, and no thread faults with a folio locked.
 
 use super::PageCache;
 use super::new_folio::{Fill, LargeOrders};

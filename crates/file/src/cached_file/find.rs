@@ -80,7 +80,7 @@ impl<'f, P: Platform> CachedPages<'f, P> {
     }
 
     /// Those of 32 pages from `first` on that are `wanted` and cached, as bits from the first one on. A
-    /// snapshot.
+    /// snapshot. `frames` are those of the file's machine.
     pub fn among(&self, pin: &Pin<'_, P>, frames: &Frames<P>, first: PageIndex, wanted: u32) -> u32 {
         let section = frames.epoch().enter(pin);
         // SAFETY: as in `CachedFile::look_up`.

@@ -85,6 +85,33 @@ fn every_call_that_empties_tables_frees_them() {
     }
 }
 
+/// So many runs of pages in a table that it goes with its entries: the tables above it go, too.
+#[test]
+fn a_table_that_goes_with_its_runs_leaves_none_above_it() {
+    let machine = roomy(64, TablesTechnique::Free);
+    let cpu = machine.vcpu(0).unwrap();
+    let space = create_space(&machine);
+    const BLOCKS: u64 = 16;
+    for nth in 0..BLOCKS {
+        let at = VirtAddr(BASE.0 + nth * GIB);
+        for (start, pages) in [(at, 1), (page(at, 2), 200)] {
+            let request = MapRequest::anonymous(pages * PAGE, RW).at(start, MapFlags::FIXED);
+            cpu.run(|| space.mmap(&request)).unwrap();
+        }
+        for nth in (0..200).step_by(2) {
+            cpu.program(&space).write_u64(page(at, 2 + nth), 1).unwrap();
+        }
+    }
+    // Pages that others map are unmapped as runs.
+    let child = cpu.run(|| space.fork()).unwrap();
+    for nth in 0..BLOCKS {
+        cpu.run(|| space.munmap(page(VirtAddr(BASE.0 + nth * GIB), 2), 200 * PAGE)).unwrap();
+    }
+    assert!(tables(&space) <= KEPT, "{} bytes", tables(&space));
+    drop(child);
+    assert_audit(&machine);
+}
+
 /// A call that covers the whole range of a table frees it at once, and the tables above with it.
 #[test]
 fn a_call_over_everything_leaves_no_table() {

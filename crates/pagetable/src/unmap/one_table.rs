@@ -35,7 +35,9 @@ impl<P: Platform> Unmapper<'_, P> {
         match self.lowest_of(range, hole) {
             Lowest::Table(table, place) => {
                 self.zap_below((what == Zap::Mapping).then_some(place), table, range, what);
-                if tables.is_empty(table) {
+                // One that was full of runs went with its entries: what is above it may be empty.
+                let raw = tables.entries(place.0)[place.1].load(Ordering::Acquire);
+                if P::Paging::table_of(raw, Level::PMD).is_none() || tables.is_empty(table) {
                     self.free_empty(range, hole);
                 }
             }

@@ -12,7 +12,7 @@ use crate::shadow::Shadow;
 use crate::slot::SlotId;
 use crate::word::Out;
 use quire_arch::{Order, Pfn, Pin, Platform};
-use quire_frame::{FrameFlags, MAX_REFS};
+use quire_frame::FrameFlags;
 
 /// A snapshot of a slot's state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,7 +182,6 @@ impl<P: Platform> SwapCache<'_, P> {
     /// freed, and the folio's refcount is frozen at zero: no thread can take a reference, and the caller
     /// frees it. Otherwise nothing changed. The caller holds the folio lock.
     pub fn evict(self, head: Pfn, expected_refs: u32, shadow: Option<Shadow>) -> bool {
-        debug_assert!((1..=MAX_REFS).contains(&expected_refs));
         self.with_folio(head, |held, first, end| held.evict(head, (first, end), expected_refs, shadow))
             .unwrap_or(false)
     }

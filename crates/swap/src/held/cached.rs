@@ -5,7 +5,7 @@ use crate::cluster::{CLUSTER_ORDER, CLUSTER_SLOTS, Unit};
 use crate::shadow::Shadow;
 use crate::word::{Out, SlotWord};
 use quire_arch::{Order, Pfn, Platform};
-use quire_frame::FrameFlags;
+use quire_frame::{FrameFlags, MAX_REFS};
 use quire_memcg::MemcgId;
 
 /// The result of an insertion.
@@ -203,6 +203,7 @@ impl<P: Platform> Held<'_, P> {
         expected_refs: u32,
         shadow: Option<Shadow>,
     ) -> bool {
+        debug_assert!((1..=MAX_REFS).contains(&expected_refs));
         let frame = self.devices.frames().known(head);
         let busy = FrameFlags::DIRTY | FrameFlags::WRITEBACK | FrameFlags::READING;
         if !frame.freeze(expected_refs, busy) {
