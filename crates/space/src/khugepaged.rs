@@ -16,6 +16,7 @@ use crate::space::Space;
 use crate::spaces::Spaces;
 use core::mem;
 use quire_arch::{Level, Order, PAGE_SIZE, PagingFormat, Platform, VirtAddr};
+use quire_fault::Need;
 use quire_memcg::{MemcgEvent, OverLimit};
 use quire_thp::{
     Collapse, CollapseError, CollapseLimits, HugeUse, KhugepagedSetting, NewFolio, Presence, huge_borders,
@@ -170,8 +171,10 @@ fn collapse_of_file<P: Platform>(
     if core.is_killed() {
         return;
     }
-    let made = block.held.collapse(core, (block.start, Order::PMD), limits, &mut |over| {
-        count_refused(spaces, over);
+    let made = block.held.collapse(core, (block.start, Order::PMD), limits, &mut |need| {
+        if let Need::Memcg(over, _) = need {
+            count_refused(spaces, over);
+        }
         false
     });
     let is_collapsed = match made {

@@ -72,6 +72,16 @@ pub enum MissingPage {
     Unread(PageIndex),
 }
 
+impl MissingPage {
+    /// Where it is in the file.
+    pub const fn index(self) -> PageIndex {
+        match self {
+            Self::Swapped(page) => page.index,
+            Self::Unread(index) => index,
+        }
+    }
+}
+
 /// A charged folio for a block, and a frame for the list of the folios that it replaces. Both are freed if
 /// they are not used.
 pub struct NewBlock<'m, P: Platform> {

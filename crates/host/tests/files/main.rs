@@ -16,6 +16,7 @@ mod large;
 mod large_beside;
 mod mapped;
 mod only_read;
+mod only_read_memcgs;
 mod only_read_random;
 mod random;
 mod transit;

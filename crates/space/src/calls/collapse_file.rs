@@ -47,9 +47,9 @@ pub(crate) fn collapse_in_file<P: Platform>(
     let mut has_reclaimed = false;
     loop {
         let mut left = ATTEMPTS;
-        let make_room = &mut |over| {
-            left -= 1;
-            let need = Need::Memcg(over, order.pages());
+        let make_room = &mut |need| {
+            // What is read has attempts of its own.
+            left -= u32::from(matches!(need, Need::Memcg(_, pages) if pages == order.pages()));
             left > 0 && spaces.direct_reclaim().free_some(AllocError::OutOfMemory, need)
         };
         match block.held.collapse(caller.core, (block.start, order), CollapseLimits::NONE, make_room) {

@@ -11,12 +11,11 @@ use quire_file::{
     PageIndex, SwappedPage, Wait,
 };
 use quire_frame::AllocError;
-use quire_memcg::OverLimit;
 use quire_pageout::FileMappers;
 use quire_thp::{CollapseError, CollapseLimits};
 use quire_vma::{SpaceCore, Vma};
 
-/// How often what is paged out again is brought back for a collapse.
+/// How often what is paged out again is brought back for a collapse, and a page of it is asked for.
 const ATTEMPTS: u32 = 4;
 
 /// Pages that are read ahead of one mapping at most: 8 MiB. Linux's bound depends on the device, as the
@@ -88,9 +87,10 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
     }
 
     /// Makes one folio of the block of `order` that begins at page `start`, if it is within `limits`, charged
-    /// to the program in `core`. `make_room`, which is called without a pin, makes room in its memcg. Of what
-    /// is not shared memory missing pages are read, and dirty ones begin to be written, for the next time.
-    /// Nothing is locked. Returns false where one folio has it already.
+    /// to the program in `core`. `make_room`, which is called without a pin, makes room in its memcg, for the
+    /// folio and for what is read, and kills no program. Of what is not shared memory missing pages are read,
+    /// and dirty ones begin to be written, for the next time. Nothing is locked. Returns false where one
+    /// folio has it already.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         core: &SpaceCore,
         (start, order): (PageIndex, Order),
         limits: CollapseLimits,
-        make_room: &mut dyn FnMut(OverLimit) -> bool,
+        make_room: &mut dyn FnMut(Need) -> bool,
     ) -> Result<bool, CollapseError> {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
@@ -119,16 +119,24 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         if none > u64::from(limits.none) || figures.swapped > u64::from(limits.swapped) {
             return Err(CollapseError::Unfit);
         }
-        let mut new = block.allocate(&core.tables.membership, make_room).map_err(|error| match error {
-            PageError::OverLimit(over) => CollapseError::OverLimit(over),
-            PageError::NoMemory(cause) => CollapseError::OutOfMemory(cause),
-            _ => CollapseError::Refused,
-        })?;
+        let make_room_for_folio = |over| make_room(Need::Memcg(over, order.pages()));
+        let mut new =
+            block.allocate(&core.tables.membership, make_room_for_folio).map_err(|error| match error {
+                PageError::OverLimit(over) => CollapseError::OverLimit(over),
+                PageError::NoMemory(cause) => CollapseError::OutOfMemory(cause),
+                _ => CollapseError::Refused,
+            })?;
         let mappers = FileMappers::new(self.spaces.rmap());
         for _ in 0..ATTEMPTS {
+            let mut last = start;
             while let Some(page) = block.next_missing().map_err(refusal_of)? {
+                // What is brought in may be all that can be freed for it: then there would be no end.
+                if page.index() < last {
+                    break;
+                }
+                last = page.index();
                 let pages = IndexRange::block(start, order);
-                if core.is_killed() || !self.bring_in(core, page, pages) {
+                if core.is_killed() || !self.bring_in(core, page, pages, make_room) {
                     return Err(CollapseError::Refused);
                 }
             }
@@ -149,35 +157,52 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
                 }
             }
         }
-        Err(CollapseError::Busy)
+        // Linux's SCAN_FAIL for what was read.
+        Err(if file.is_shmem() { CollapseError::Busy } else { CollapseError::Refused })
     }
 
     /// Brings a page into the cache, of a block that has these pages, for a caller that can give up.
-    fn bring_in(&self, core: &SpaceCore, page: MissingPage, block: IndexRange) -> bool {
+    fn bring_in(
+        &self,
+        core: &SpaceCore,
+        page: MissingPage,
+        block: IndexRange,
+        make_room: &mut dyn FnMut(Need) -> bool,
+    ) -> bool {
         match page {
             MissingPage::Swapped(page) => self.swap_in(core, page),
-            MissingPage::Unread(index) => self.read_in(core, index, block),
+            MissingPage::Unread(index) => self.read_in(core, index, block, make_room),
         }
     }
 
-    /// Reads a page, and those `around` it as far as that is made with it.
+    /// Reads a page, and those `around` it as far as that is made with it. As in Linux, which reads them
+    /// ahead, no program is killed for it, and the memcg is not asked for long.
     // Not inlined, so that what it reads with is not on the stack of a collapse as a whole.
     #[inline(never)]
-    fn read_in(&self, core: &SpaceCore, index: PageIndex, around: IndexRange) -> bool {
+    fn read_in(
+        &self,
+        core: &SpaceCore,
+        index: PageIndex,
+        around: IndexRange,
+        make_room: &mut dyn FnMut(Need) -> bool,
+    ) -> bool {
         // SAFETY: as in `sync`.
         let file = unsafe { OpenFile::<P, Vma>::of(self.opening) }.file();
         let (wanted, program) = ((index, LargeOrders::NONE), &core.tables.membership);
-        loop {
-            let (cause, need) = match self.spaces.page_cache().page_in(file, wanted, around, program) {
+        for _ in 0..ATTEMPTS {
+            let made = match self.spaces.page_cache().page_in(file, wanted, around, program) {
                 Ok(_) => return true,
-                Err(PageError::NoMemory(cause)) => (cause, Need::Frames(Order::ZERO)),
-                Err(PageError::OverLimit(over)) => (AllocError::OutOfMemory, Need::Memcg(over, 1)),
-                Err(_) => return false,
+                Err(PageError::NoMemory(cause)) => {
+                    self.spaces.direct_reclaim().free_some(cause, Need::Frames(Order::ZERO))
+                }
+                Err(PageError::OverLimit(over)) => make_room(Need::Memcg(over, 1)),
+                Err(_) => false,
             };
-            if !self.spaces.direct_reclaim().make_room_or_fail(cause, need) {
-                return false;
+            if !made || core.is_killed() {
+                break;
             }
         }
+        false
     }
 
     /// Brings a page of shared memory back from its swap device, for a caller that can give up.
@@ -188,7 +213,8 @@ impl<'s, P: Platform> HeldOpening<'s, P> {
         loop {
             match reclaim.swap_in_shmem(&core.tables.membership, file, page) {
                 Ok(()) => return true,
-                Err(SwapInError::Short(cause, need)) if reclaim.make_room_or_fail(cause, need) => {}
+                Err(SwapInError::Short(cause, need))
+                    if !core.is_killed() && reclaim.make_room_or_fail(cause, need) => {}
                 Err(_) => return false,
             }
         }
