@@ -174,7 +174,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         backing: B,
         size: u64,
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
-        self.create_of(frames, backing, (self.new_number(), size), |_| None)
+        self.create_of(frames, backing, (self.new_number(), size, Access::Write), |_| None)
     }
 
     /// Shared memory of `size` bytes, with one opening, whose only holder is the caller.
@@ -191,7 +191,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         name: ShmemName,
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         let number = if name == ShmemName::None { 0 } else { self.new_number() };
-        self.create_of(frames, Shmem(owner), (number, size), |place| {
+        self.create_of(frames, Shmem(owner), (number, size, Access::Read), |place| {
             let owner: NonNull<dyn ShmemOwner> = place;
             // SAFETY: the backing, of which it is a part, outlives the file's cache.
             Some(unsafe { ShmemState::new(owner, promise, name) })
@@ -207,13 +207,14 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         self.state().numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// A file of which `shmem` says from the place of the backing whether it is shared memory.
+    /// A file of which `shmem` says from the place of the backing whether it is shared memory. It counts its
+    /// opening, which is for writing, as one for `counted`.
     #[cfg_attr(debug_assertions, track_caller)]
     fn create_of<B: FileBacking<P>>(
         &self,
         frames: &Frames<P>,
         backing: B,
-        (number, size): (u64, u64),
+        (number, size, counted): (u64, u64, Access),
         shmem: impl FnOnce(NonNull<B>) -> Option<ShmemState>,
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         const { assert!(align_of::<B>() <= PAGE_SIZE as usize, "a block is aligned to a page") };
@@ -235,21 +236,22 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         // Folios name it by its address.
         core.as_ptr().expose_provenance();
         // SAFETY: the file lives.
-        let counted = unsafe { core.as_ref() }.access.begin(Access::Write);
-        debug_assert!(counted.is_ok(), "the file was just made");
-        // SAFETY: the file counts one opening: this one, for writing.
-        let opening = unsafe { self.opening_of(frames, core, Access::Write) }.inspect_err(|_| {
-            // SAFETY: as above, and the core was just made.
-            unsafe {
-                self.state().cores.free(frames, &platform.pin(), core);
-                self.drop_backing(frames, place, block);
-            }
-        })?;
+        let begun = unsafe { core.as_ref() }.access.begin(counted);
+        debug_assert!(begun.is_ok(), "the file was just made");
+        // SAFETY: the file counts one opening: this one.
+        let opening =
+            unsafe { self.opening_of(frames, core, (Access::Write, counted)) }.inspect_err(|_| {
+                // SAFETY: as above, and the core was just made.
+                unsafe {
+                    self.state().cores.free(frames, &platform.pin(), core);
+                    self.drop_backing(frames, place, block);
+                }
+            })?;
         self.enlist(&platform.pin(), core);
         Ok(opening)
     }
 
-    /// An opening of a file for `access`.
+    /// An opening of a file for `access`, which counts as one for `counted`.
     ///
     /// # Errors
     ///
@@ -257,16 +259,16 @@ impl<P: Platform, V: Mapping> Files<P, V> {
     ///
     /// # Safety
     ///
-    /// The file lives, and counts the opening, also by its access.
+    /// The file lives, and counts the opening, also as one for `counted`.
     #[cfg_attr(debug_assertions, track_caller)]
     pub(crate) unsafe fn opening_of(
         &self,
         frames: &Frames<P>,
         core: NonNull<FileCore<P, V>>,
-        access: Access,
+        (access, counted): (Access, Access),
     ) -> Result<NonNull<OpenFile<P, V>>, AllocError> {
         // SAFETY: the caller's promise.
-        let open = unsafe { OpenFile::new(core, access) };
+        let open = unsafe { OpenFile::new(core, access, counted) };
         let place = self.state().openings.allocate(frames, &frames.platform().pin(), open)?;
         // VMAs name it by its address.
         place.as_ptr().expose_provenance();

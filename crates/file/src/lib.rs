@@ -104,3 +104,4 @@ pub use source::{Needs, NodeSource, Reserve};
 pub use store::{Filter, FolioStore, Found, InsertError, LockedStore, StoreFigures, StoreViolation, Tag};
 pub use user_copy::{PageBytes, UserCopy};
 pub use users::{Cleaned, FileUsers, NoUsers};
+pub use write_access::Writing;

@@ -19,8 +19,9 @@ pub struct OpenFile<P: Platform, V> {
     file: NonNull<FileCore<P, V>>,
     /// Which errors of writeback it has been told of.
     seen: Cursor,
-    /// What it is for: the file counts those that write, and those that no one may write beside.
     access: Access,
+    /// What the file counts it as: one that writes, or that no one may write beside.
+    counted: Access,
 }
 
 // SAFETY: the file is Send and Sync, and lives as long as this does; all else is, too.
@@ -33,14 +34,14 @@ impl<P: Platform, V: Mapping> OpenFile<P, V> {
     ///
     /// # Safety
     ///
-    /// The file counts it, also by its access, and lives until it is closed.
-    pub(crate) unsafe fn new(file: NonNull<FileCore<P, V>>, access: Access) -> Self {
+    /// The file counts it, also as one for `counted`, and lives until it is closed.
+    pub(crate) unsafe fn new(file: NonNull<FileCore<P, V>>, access: Access, counted: Access) -> Self {
         const { assert!(offset_of!(Self, opening) == 0, "an opening leads to its open file") };
         // SAFETY: the file lives (caller).
         let core = unsafe { file.as_ref() };
         // SAFETY: the mappings are a part of the file, which lives until this is closed (caller).
         let opening = unsafe { Opening::new(NonNull::from(core.mappings())) };
-        Self { opening, file, seen: core.errors.sample(), access }
+        Self { opening, file, seen: core.errors.sample(), access, counted }
     }
 
     /// The open file that an opening is the first part of.
@@ -75,6 +76,11 @@ impl<P: Platform, V: Mapping> OpenFile<P, V> {
     #[inline]
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// What the file counts it as.
+    pub(crate) fn counted(&self) -> Access {
+        self.counted
     }
 
     pub(crate) fn file_place(&self) -> NonNull<FileCore<P, V>> {

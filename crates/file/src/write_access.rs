@@ -55,6 +55,16 @@ impl WriteAccess {
         self.openings.fetch_add(by.cast_unsigned(), Ordering::Release);
     }
 
+    /// Counts a writer without an opening, until the result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TextBusy`].
+    pub(crate) fn write(&self) -> Result<Writing<'_>, PageError> {
+        self.begin(Access::Write)?;
+        Ok(Writing(self))
+    }
+
     /// Whether the file is open for writing, at a moment.
     pub(crate) fn is_written(&self) -> bool {
         self.openings.load(Ordering::Acquire).cast_signed() > 0
@@ -87,9 +97,33 @@ impl WriteAccess {
     }
 }
 
+/// A file is written to without an opening for that (Linux's `get_write_access`): none can be opened for
+/// execution meanwhile.
+#[derive(Debug)]
+#[must_use = "the file counts no writer any more when this is dropped"]
+pub struct Writing<'f>(&'f WriteAccess);
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        self.0.end(Access::Write);
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_writer_without_an_opening_counts_as_one() {
+        let access = WriteAccess::default();
+        let writing = access.write().expect("nothing is open for execution");
+        assert_eq!((access.is_written(), access.begin(Access::Execute)), (true, Err(PageError::TextBusy)));
+        drop(writing);
+        assert_eq!((access.is_written(), access.begin(Access::Execute)), (false, Ok(())));
+        assert_eq!(access.write().err(), Some(PageError::TextBusy));
+        access.end(Access::Execute);
+        assert!(access.write().is_ok());
+    }
 
     #[test]
     fn openings_for_writing_and_for_execution_exclude_each_other() {

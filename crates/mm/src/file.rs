@@ -8,14 +8,14 @@
 /// For the project's own tests and tools: `/proc/meminfo` has them.
 #[doc(hidden)]
 pub use quire_file::FileTotals;
-/// For those who make file systems in memory: `quire-tmpfs` has it.
-#[doc(hidden)]
-pub use quire_file::ShmemEnabled;
 #[doc(inline)]
 pub use quire_file::{
     Busy, FileError, FileFigures, FileIo, IoLimits, IoToken, PageBytes, PageError, Seals, ShmemOwner,
     Transfer, Transferred, UserCopy, Wait,
 };
+/// For those who make file systems in memory: `quire-tmpfs` has them.
+#[doc(hidden)]
+pub use quire_file::{ShmemEnabled, Writing};
 /// For the project's own tools: [`HugeFile`](crate::proc::HugeFile) reads and writes what it holds.
 #[doc(hidden)]
 pub use quire_file::{ShmemHuge, ShmemSizeEnabled};

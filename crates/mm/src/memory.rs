@@ -380,7 +380,8 @@ impl<P: Platform> Memory<P> {
     }
 
     /// New shared memory of `size` bytes, all zeros: a file that has no backing (`memfd_create`, or a file in
-    /// a tmpfs). `owner` is asked for each page that comes to exist; `()` has no limit.
+    /// a tmpfs). `owner` is asked for each page that comes to exist; `()` has no limit. As in Linux the result
+    /// does not count as open for writing where others open it for execution: a program runs from its memfd.
     ///
     /// # Errors
     ///

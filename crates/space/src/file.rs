@@ -10,8 +10,8 @@ use quire_arch::{Access, Order, PAGE_SIZE, Platform};
 use quire_fault::{Need, SwapInError};
 use quire_file::{
     Allocation, Busy, Entering, FileBacking, FileError, FileFigures, FileHandle, HeldFile, IndexRange,
-    KnownFile, OpenFile, Opening, PageError, SealError, Sealing, Seals, ShmemName, ShmemOwner, ShmemPromise,
-    ShmemState, SwappedPage, Transfer, UnusedPages, UserCopy, Wait,
+    KnownFile, OnlyRead, OpenFile, Opening, PageError, SealError, Sealing, Seals, ShmemName, ShmemOwner,
+    ShmemPromise, ShmemState, SwappedPage, Transfer, UnusedPages, UserCopy, Wait, Writing,
 };
 use quire_frame::AllocError;
 use quire_memcg::Membership;
@@ -49,7 +49,8 @@ impl<'m, P: Platform> File<'m, P> {
 
     /// New shared memory of `size` bytes, open for writing, all of it zeros (Linux's `memfd_create`, or a
     /// file in a tmpfs): a file that has no backing. `owner` is asked for each of its pages that comes to
-    /// exist, and dropped with the file, or if this fails.
+    /// exist, and dropped with the file, or if this fails. As in Linux this opening does not count as one for
+    /// writing where others open it for execution.
     ///
     /// # Errors
     ///
@@ -145,6 +146,17 @@ impl<'m, P: Platform> File<'m, P> {
 
     fn check_writable(&self) -> Result<(), PageError> {
         if self.is_writable() { Ok(()) } else { Err(PageError::NotForWriting) }
+    }
+
+    /// Keeps shared memory, however this is opened, from being opened for execution, until the result is
+    /// dropped: for what a file system changes without an opening of its own (`truncate`).
+    ///
+    /// # Errors
+    ///
+    /// [`PageError::TextBusy`]; [`PageError::NotSupported`] for other files.
+    #[doc(hidden)]
+    pub fn writing(&self) -> Result<Writing<'_>, PageError> {
+        OnlyRead::of(self.handle.file()).write()
     }
 
     /// The file, to be known when this handle is dropped.

@@ -50,6 +50,18 @@ pub trait Backend: Send + Sync {
 pub trait FileData: Send + Sync {
     /// A program, which pays for pages that a call of it makes.
     type Program: ?Sized;
+    /// What keeps others from executing the file while it is changed.
+    type Writing<'f>
+    where
+        Self: 'f;
+
+    /// The file is about to be changed, and is not executed until the result is dropped (Linux's
+    /// `get_write_access`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TextBusy`]: it is executed.
+    fn writing(&self) -> Result<Self::Writing<'_>, Error>;
 
     /// Its size in bytes.
     fn size(&self) -> u64;

@@ -55,6 +55,9 @@ pub enum Error {
     /// The arguments contradict each other or the kind of the inode (`EINVAL`).
     #[error("invalid argument")]
     Invalid = 22,
+    /// A program executes the file (`ETXTBSY`).
+    #[error("the file is open for execution")]
+    TextBusy = 26,
     /// The file would be too large (`EFBIG`).
     #[error("the file would be too large")]
     FileTooLarge = 27,
@@ -116,7 +119,7 @@ impl From<PageError> for Error {
             PageError::TooLarge => Self::FileTooLarge,
             PageError::File(error) => error.into(),
             PageError::OtherMachine | PageError::NotForWriting => Self::Invalid,
-            PageError::TextBusy => Self::Busy,
+            PageError::TextBusy => Self::TextBusy,
             PageError::NotSupported => Self::NotSupported,
             PageError::Sealed => Self::NotPermitted,
             // No call returns that a page is swapped out.

@@ -7,7 +7,7 @@ use core::fmt;
 use core::ops::Range;
 use quire_arch::Platform;
 use quire_mm::Memory;
-use quire_mm::file::{File, FileError, ShmemEnabled, ShmemOwner};
+use quire_mm::file::{File, FileError, ShmemEnabled, ShmemOwner, Writing};
 use quire_mm::space::Space;
 
 /// The owner of a file's pages.
@@ -67,7 +67,10 @@ impl<P: Platform, C> fmt::Debug for Shmem<'_, P, C> {
 pub struct ShmemFile<'m, P: Platform>(File<'m, P>);
 
 impl<'m, P: Platform> ShmemFile<'m, P> {
-    /// What a program maps, reads and writes. Its size changes by [`Node`](crate::Node) only.
+    /// The inode's own handle. It is for writing, and does not count as a writer. A program maps, reads and
+    /// writes what [`File::open`] makes of it, once for each `open`: so what is open for writing is not
+    /// executed, and what is executed ([`Access::Execute`](quire_arch::Access::Execute)) not opened for
+    /// writing. Its size changes by [`Node`](crate::Node) only.
     pub const fn file(&self) -> &File<'m, P> {
         &self.0
     }
@@ -92,6 +95,14 @@ impl<'m, P: Platform, C: Fn() -> Time + Send + Sync> Backend for Shmem<'m, P, C>
 
 impl<'m, P: Platform> FileData for ShmemFile<'m, P> {
     type Program = Space<'m, P>;
+    type Writing<'f>
+        = Writing<'f>
+    where
+        Self: 'f;
+
+    fn writing(&self) -> Result<Writing<'_>, Error> {
+        Ok(self.0.writing()?)
+    }
 
     fn size(&self) -> u64 {
         self.0.size()

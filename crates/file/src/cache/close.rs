@@ -24,7 +24,7 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
         // SAFETY: it is one that these files made (caller), and the caller's alone.
         let open = unsafe { place.as_ref() };
         let core = open.file_place();
-        open.file().access.end(open.access());
+        open.file().access.end(open.counted());
         // SAFETY: nothing holds it any more (caller).
         unsafe { self.files.free_opening(self.frames(), place) };
         // SAFETY: the file counts this opening.

@@ -48,7 +48,8 @@ impl<'m, P: Platform, V: Mapping> PageCache<'m, P, V> {
     }
 
     /// Shared memory of `size` bytes, open for writing: a file without a backing, whose pages `owner` is
-    /// asked for. The owner is dropped with the last opening, or if this fails.
+    /// asked for. The owner is dropped with the last opening, or if this fails. As in Linux this opening does
+    /// not count as a writer: a program runs from its memfd.
     ///
     /// # Errors
     ///
@@ -184,7 +185,7 @@ impl<'m, P: Platform, V: Mapping> FileHandle<'m, P, V> {
         // Relaxed: another opening is counted, so this is not the first.
         file.openings.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the file lives, and has just counted the opening.
-        let made = unsafe { cache.files.opening_of(cache.frames(), core, access) };
+        let made = unsafe { cache.files.opening_of(cache.frames(), core, (access, access)) };
         let open = made.inspect_err(|_| {
             file.openings.fetch_sub(1, Ordering::Relaxed);
             file.access.end(access);

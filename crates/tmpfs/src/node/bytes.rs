@@ -46,8 +46,8 @@ impl<B: Backend> Node<'_, B> {
         }
     }
 
-    /// The bytes of a regular file, to map, to seek or to execute them. Who reads uses [`read`](Self::read),
-    /// who changes them [`write`](Self::write).
+    /// The bytes of a regular file, to open them, to map, seek or execute what was opened. Who reads uses
+    /// [`read`](Self::read), who changes them [`write`](Self::write).
     ///
     /// # Errors
     ///
@@ -77,9 +77,10 @@ impl<B: Backend> Node<'_, B> {
     ///
     /// # Errors
     ///
-    /// As for [`data`](Self::data).
+    /// As for [`data`](Self::data); [`Error::TextBusy`], as no program has it open for writing then.
     pub fn write<R>(&self, write: impl FnOnce(&B::Data) -> R) -> Result<R, Error> {
         let data = self.data()?;
+        let _writing = data.writing()?;
         let _held = self.lock_bytes();
         self.modified();
         Ok(write(data))
@@ -96,7 +97,7 @@ impl<B: Backend> Node<'_, B> {
     /// # Errors
     ///
     /// [`Error::IsDirectory`]; [`Error::Invalid`]: it has no size, or no file can have that one;
-    /// [`Error::FileTooLarge`]; [`Error::NoMemory`].
+    /// [`Error::TextBusy`]; [`Error::FileTooLarge`]; [`Error::NoMemory`].
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let data = self.data().map_err(|error| match error {
             Error::NoDevice => Error::Invalid,
@@ -105,6 +106,7 @@ impl<B: Backend> Node<'_, B> {
         if size > LARGEST {
             return Err(Error::Invalid);
         }
+        let _writing = data.writing()?;
         let _held = self.lock_bytes();
         data.set_size(size)?;
         self.modified();
@@ -117,7 +119,7 @@ impl<B: Backend> Node<'_, B> {
     ///
     /// [`Error::Invalid`]: no bytes; [`Error::FileTooLarge`]; [`Error::NoSpace`] and [`Error::NoMemory`]: no
     /// page was made; [`Error::IsDirectory`]; [`Error::Pipe`]; [`Error::NoDevice`];
-    /// [`Error::NotSupported`].
+    /// [`Error::NotSupported`]; [`Error::TextBusy`], as no program has it open for writing then.
     pub fn allocate(
         &self,
         mode: Allocate,
@@ -132,6 +134,7 @@ impl<B: Backend> Node<'_, B> {
         }
         let data = self.data()?;
         let end = at.checked_add(length).filter(|end| *end <= LARGEST).ok_or(Error::FileTooLarge)?;
+        let _writing = data.writing()?;
         let _held = self.lock_bytes();
         if mode == Allocate::Punch {
             data.punch(at..end, program)?;

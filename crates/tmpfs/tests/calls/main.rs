@@ -7,6 +7,7 @@
 mod common;
 
 mod cases;
+mod execute;
 mod failures;
 mod mapped;
 mod model;

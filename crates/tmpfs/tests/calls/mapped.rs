@@ -5,26 +5,26 @@ use crate::common::{HostMemory, USER};
 use quire_host::{HostConfig, HostPlatform};
 use quire_mm::frame::KernelHeap;
 use quire_mm::memcg::MemcgId;
-use quire_mm::platform::{PAGE_SIZE, VirtAddr};
+use quire_mm::platform::{Access, PAGE_SIZE, VirtAddr};
 use quire_mm::space::{MapFlags, MapRequest, Protection};
 use quire_mm::{Memory, MemoryConfig};
 use quire_tmpfs::{Allocate, Error, Limits, New, Options, Seek, Shmem, Time, Tmpfs};
 
-type Fs<'m> = Tmpfs<'m, Shmem<'m, HostPlatform, fn() -> Time>>;
+pub(crate) type Fs<'m> = Tmpfs<'m, Shmem<'m, HostPlatform, fn() -> Time>>;
 
-fn shared(pages: u64) -> MapRequest {
+pub(crate) fn shared(pages: u64) -> MapRequest {
     let rights = Protection::READ | Protection::WRITE;
     MapRequest { flags: MapFlags::SHARED, ..MapRequest::anonymous(pages * PAGE_SIZE, rights) }
 }
 
-fn with_machine(test: impl FnOnce(&HostMemory, &quire_host::Vcpu)) {
+pub(crate) fn with_machine(test: impl FnOnce(&HostMemory, &quire_host::Vcpu)) {
     let platform: HostPlatform = HostPlatform::new(&HostConfig::with_ram(64 << 20)).unwrap();
     let shared = platform.clone();
     let memory = Memory::new(platform, MemoryConfig::default()).unwrap();
     test(&memory, &shared.vcpu(0).unwrap());
 }
 
-fn new_fs<'m>(heap: &'m KernelHeap<'m, HostPlatform>, memory: &'m HostMemory) -> Fs<'m> {
+pub(crate) fn new_fs<'m>(heap: &'m KernelHeap<'m, HostPlatform>, memory: &'m HostMemory) -> Fs<'m> {
     let limits = Limits { pages: Some(2), inodes: None };
     let options = Options { limits, ..Options::default() };
     Tmpfs::new(heap, Shmem::new(memory, Time::default as fn() -> Time), &options).unwrap()
@@ -38,7 +38,9 @@ fn a_file_is_mapped_and_outlives_its_name() {
         let file = fs.root().create(b"program", New::Regular, &USER).unwrap();
         file.set_size(3 * PAGE_SIZE).unwrap();
         let space = memory.create_space().unwrap();
-        let place = space.mmap_file(&shared(3), file.data().unwrap().file()).unwrap();
+        let opened = file.data().unwrap().file().open(Access::Write).unwrap();
+        let place = space.mmap_file(&shared(3), &opened).unwrap();
+        drop(opened);
         let page = |number: u64| VirtAddr(place.0 + number * PAGE_SIZE);
         cpu.program(&space).write_u64(page(0), 42).unwrap();
         cpu.program(&space).write_u64(page(2), 43).unwrap();

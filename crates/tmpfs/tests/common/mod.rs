@@ -113,6 +113,11 @@ impl Deref for Handle {
 
 impl FileData for Handle {
     type Program = ();
+    type Writing<'f> = ();
+
+    fn writing(&self) -> Result<(), Error> {
+        Ok(())
+    }
 
     fn size(&self) -> u64 {
         self.contents().size
