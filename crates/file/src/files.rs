@@ -3,6 +3,7 @@
 use crate::backing::FileBacking;
 use crate::cached_file::CachedFile;
 use crate::committed::Committed;
+use crate::end_list::{EndSearch, Ends};
 use crate::file_core::{FileCore, Mapping, Neighbours, hold};
 use crate::file_memory::{FileMemory, FileTotals};
 use crate::huge::{ForcesSizes, ShmemHuge};
@@ -15,7 +16,7 @@ use quire_arch::{Access, LockClass, Order, PAGE_SIZE, Pfn, Pin, Platform};
 use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_slab::SlabCache;
 use quire_sync::SpinLock;
-use quire_sync::atomic::raw::{AtomicBool, AtomicU64, Ordering, fence};
+use quire_sync::atomic::raw::{AtomicU64, Ordering, fence};
 
 /// The site of blocks for backings in fail plans.
 const SITE: FailSite = FailSite::new("file");
@@ -33,64 +34,14 @@ struct State<P: Platform, V> {
     memory: FileMemory<P>,
     numbers: AtomicU64,
     list: SpinLock<List<P, V>, P>,
-    /// Whether files are among the [ends](List::ends): changed under the lock of the list.
-    has_ends: AtomicBool,
+    /// How many files are among the [ends](List::ends): changed under the lock of the list.
+    ends: AtomicU64,
 }
 
 struct List<P: Platform, V> {
     first: Option<NonNull<FileCore<P, V>>>,
     files: u64,
     ends: Ends<P, V>,
-}
-
-/// Files of shared memory in which a large folio came that goes on past the end of the file, the first one
-/// first (Linux's `shrinklist`).
-struct Ends<P: Platform, V> {
-    first: Option<NonNull<FileCore<P, V>>>,
-    last: Option<NonNull<FileCore<P, V>>>,
-}
-
-impl<P: Platform, V> Ends<P, V> {
-    /// Puts a file at the end of the list, unless it is there.
-    ///
-    /// # Safety
-    ///
-    /// The list of files is locked; the file is on that, as all are that are here.
-    unsafe fn add(&mut self, core: NonNull<FileCore<P, V>>) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let place = &mut *core.as_ref().end_place.get();
-            if place.is_some() {
-                return;
-            }
-            *place = Some(Neighbours { next: None, previous: self.last });
-            match self.last.replace(core).and_then(|last| (*last.as_ref().end_place.get()).as_mut()) {
-                Some(last) => last.next = Some(core),
-                None => self.first = Some(core),
-            }
-        }
-    }
-
-    /// Takes a file off the list, if it is there.
-    ///
-    /// # Safety
-    ///
-    /// As for [`add`](Self::add).
-    unsafe fn remove(&mut self, core: NonNull<FileCore<P, V>>) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Some(place) = (*core.as_ref().end_place.get()).take() else { return };
-            let beside = |core: Option<NonNull<FileCore<P, V>>>| (*core?.as_ref().end_place.get()).as_mut();
-            match beside(place.next) {
-                Some(next) => next.previous = place.previous,
-                None => self.last = place.previous,
-            }
-            match beside(place.previous) {
-                Some(previous) => previous.next = place.next,
-                None => self.first = place.next,
-            }
-        }
-    }
 }
 
 // SAFETY: what the list points to is Send and Sync.
@@ -121,8 +72,8 @@ impl<P: Platform, V: Mapping> Files<P, V> {
             (&raw mut (*state).openings).write(SlabCache::new(frames, pin, "open_file")?);
             (&raw mut (*state).memory).write(FileMemory::new(frames, pin)?);
             (&raw mut (*state).numbers).write(AtomicU64::new(1));
-            (&raw mut (*state).has_ends).write(AtomicBool::new(false));
-            let list = List { first: None, files: 0, ends: Ends { first: None, last: None } };
+            (&raw mut (*state).ends).write(AtomicU64::new(0));
+            let list = List { first: None, files: 0, ends: Ends::new() };
             (&raw mut (*state).list).write(SpinLock::new(LockClass::Files, list));
         }
         Ok(Self(place))
@@ -382,7 +333,7 @@ impl<P: Platform, V: Mapping> Files<P, V> {
             list.ends.remove(core);
         }
         list.files -= 1;
-        self.state().has_ends.store(list.ends.first.is_some(), Ordering::Relaxed);
+        self.state().ends.store(list.ends.files(), Ordering::Relaxed);
     }
 
     /// Notes that a file of shared memory may have a large folio that goes on past its end.
@@ -391,35 +342,30 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         let mut list = self.state().list.lock();
         // SAFETY: the list is locked, and the file is on it as long as it has openings.
         unsafe { list.ends.add(NonNull::from(core)) };
-        self.state().has_ends.store(true, Ordering::Relaxed);
+        self.state().ends.store(list.ends.files(), Ordering::Relaxed);
     }
 
-    /// The first file of those, of one file system or of any, which is noted no more. It has one opening
-    /// more: the caller's.
+    /// A search of those files, of one file system or of any.
+    pub(crate) fn search_ends(&self, file_system: Option<usize>) -> EndSearch {
+        // Relaxed: who misses one that comes now comes too early for it.
+        EndSearch { file_system, left: self.state().ends.load(Ordering::Relaxed) }
+    }
+
+    /// The next file of a search, which is noted no more. It has one opening more: the caller's.
     pub(crate) fn hold_end(
         &self,
         frames: &Frames<P>,
-        file_system: Option<usize>,
+        search: &mut EndSearch,
     ) -> Option<NonNull<FileCore<P, V>>> {
-        // Relaxed: who misses one that comes now comes too early for it.
-        if !self.state().has_ends.load(Ordering::Relaxed) {
-            return None;
-        }
-        let _pin = frames.platform().pin();
-        let mut list = self.state().list.lock();
-        let mut at = list.ends.first;
-        while let Some(core) = at {
-            // SAFETY: files live while they are on the list, which is locked.
-            let file = unsafe { core.as_ref() };
-            let own = file.shmem().map(ShmemState::file_system);
-            if (file_system.is_none() || own == file_system) && hold(file) {
-                // SAFETY: as above.
-                unsafe { list.ends.remove(core) };
-                self.state().has_ends.store(list.ends.first.is_some(), Ordering::Relaxed);
-                return Some(core);
+        while search.left > 0 {
+            let _pin = frames.platform().pin();
+            let mut list = self.state().list.lock();
+            // SAFETY: the list is locked.
+            let held = unsafe { list.ends.hold_next(search) };
+            self.state().ends.store(list.ends.files(), Ordering::Relaxed);
+            if held.is_some() {
+                return held;
             }
-            // SAFETY: as above.
-            at = unsafe { (*file.end_place.get()).as_ref() }.and_then(|place| place.next);
         }
         None
     }

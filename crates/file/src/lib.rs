@@ -34,6 +34,7 @@
 //! - `file_core`: a file with its cache and its mappings.
 //! - `users`: what the cache needs of those who map files.
 //! - `open_file`: an open file.
+//! - `end_list`: files that have something past their ends.
 //! - `files`: the files of a machine.
 //! - `audit`: the audit of the page cache.
 //! - `cache`: the page cache: everything that is done with the folios of files.
@@ -48,6 +49,7 @@ mod backing;
 mod cache;
 mod cached_file;
 mod committed;
+mod end_list;
 mod entry;
 mod error;
 mod error_sequence;

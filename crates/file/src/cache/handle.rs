@@ -118,17 +118,15 @@ impl<'m, P: Platform, V: Mapping> HeldFile<'m, P, V> {
         wanted: u64,
         users: &dyn FileUsers<P, V>,
     ) -> u64 {
+        let mut search = cache.files.search_ends(file_system);
         let mut freed = 0;
         for _ in 0..END_FILES {
-            let Some(core) = cache.files.hold_end(cache.frames(), file_system) else { break };
+            let Some(core) = cache.files.hold_end(cache.frames(), &mut search) else { break };
             let file = Self::new(cache, core);
             match free_end(cache, &file, users) {
                 Ok(pages) => freed += pages,
-                Err(Busy { .. }) => {
-                    // Another time.
-                    cache.files.note_end(cache.frames(), &file);
-                    break;
-                }
+                // Another time, behind those that this search looks at.
+                Err(Busy { .. }) => cache.files.note_end(cache.frames(), &file),
             }
             if freed >= wanted {
                 break;
