@@ -85,9 +85,6 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             if !are_there {
                 continue;
             }
-            if let Some(shmem) = file.shmem() {
-                shmem.allocated.cut(whole);
-            }
             let found = self.cut_ends(bytes, whole, (&nodes, &mut reserve));
             // A folio in which the file ends, and which was held when that was made so, may have been cut:
             // what of it begins past the end goes.
@@ -98,6 +95,10 @@ impl<P: Platform, V: Mapping> Hole<'_, '_, P, V> {
             if found != kept {
                 kept = found;
                 continue;
+            }
+            // From here on nothing fails before the pages are gone.
+            if let Some(shmem) = file.shmem() {
+                shmem.allocated.cut(whole);
             }
             if !whole.is_empty() {
                 users.unmap(file, whole, false);
