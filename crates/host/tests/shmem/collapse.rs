@@ -407,6 +407,23 @@ fn what_is_swapped_out_comes_back_first() {
     assert_eq!(words(&cpu, &space, area, 512), wanted);
 }
 
+/// A memcg has no room for the folio and what it replaces: what comes back makes others leave.
+#[test]
+fn what_takes_the_place_of_what_came_back_has_an_end() {
+    let machine = swapping(64, 1, 4096);
+    let (cpu, memcg, space) = in_memcg(&machine, "short", &[(Limit::Max, 2048)]);
+    let (file, area) = filled(&machine, (&cpu, &space), 512, 0..512);
+    space.madvise(area, MIB2, Advice::PageOut).unwrap();
+    assert_eq!(file.figures().swapped, 512);
+    set_limit(&machine, memcg, Limit::Max, 512 + 64);
+    assert_eq!(collapse(&space, area, MIB2), Err(Errno::EAGAIN));
+    assert!(usage(&machine, memcg) <= 64, "the folio is given back");
+    assert_audit(&machine);
+    set_limit(&machine, memcg, Limit::Max, 2048);
+    assert_eq!(collapse(&space, area, MIB2), Ok(()));
+    assert_eq!(words(&cpu, &space, area, 512), (1..=512).collect::<Vec<_>>());
+}
+
 #[test]
 fn unnamed_memory_and_segments_are_collapsed() {
     let machine = machine(32, 1);
