@@ -9,7 +9,7 @@ use quire_arch::Platform;
 const AT_ONCE: u32 = 32;
 
 /// Files of shared memory in which a large folio came that goes on past the end of the file, the first one
-/// first. The list is of the whole machine.
+/// first. The list is of the whole machine. (Those that wait for their ends are on one like it.)
 pub(crate) struct Ends<P: Platform, V> {
     first: Option<NonNull<FileCore<P, V>>>,
     last: Option<NonNull<FileCore<P, V>>>,
@@ -30,6 +30,10 @@ impl<P: Platform, V> Ends<P, V> {
 
     pub(crate) const fn files(&self) -> u64 {
         self.files
+    }
+
+    pub(crate) const fn first(&self) -> Option<NonNull<FileCore<P, V>>> {
+        self.first
     }
 
     /// Puts a file at the end of the list, unless it is there.

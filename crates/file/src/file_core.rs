@@ -7,7 +7,7 @@ use core::mem::offset_of;
 use core::ops::Deref;
 use core::ptr::{self, NonNull};
 use quire_arch::{Order, Pfn, Platform};
-use quire_sync::atomic::raw::{AtomicUsize, Ordering};
+use quire_sync::atomic::raw::{AtomicUsize, Ordering, fence};
 use quire_vma_tree::intervals::Member;
 
 /// A VMA as files know it.
@@ -93,6 +93,21 @@ pub(crate) fn hold<P: Platform, V>(file: &FileCore<P, V>) -> bool {
     let one_more = |openings: usize| (openings > 0).then_some(openings + 1);
     // Relaxed: the count cannot be falling to zero.
     file.openings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+}
+
+/// Counts one opening less. Returns whether it was the last one: then the end of the file is up to the caller.
+///
+/// # Safety
+///
+/// The opening is one that the file counts, and the caller's.
+pub(crate) unsafe fn let_go<P: Platform, V>(core: NonNull<FileCore<P, V>>) -> bool {
+    // SAFETY: the file lives as long as it has openings.
+    let was = unsafe { core.as_ref() }.openings.fetch_sub(1, Ordering::Release);
+    if was == 1 {
+        // Acquire: what was done by all other openings.
+        fence(Ordering::Acquire);
+    }
+    was == 1
 }
 
 impl<P: Platform, V> Deref for FileCore<P, V> {

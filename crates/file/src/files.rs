@@ -36,12 +36,16 @@ struct State<P: Platform, V> {
     list: SpinLock<List<P, V>, P>,
     /// How many files are among the [ends](List::ends): changed under the lock of the list.
     ends: AtomicU64,
+    /// How many are among those that were [left](List::left), likewise.
+    left: AtomicU64,
 }
 
 struct List<P: Platform, V> {
     first: Option<NonNull<FileCore<P, V>>>,
     files: u64,
     ends: Ends<P, V>,
+    /// Files without an opening, which wait for their ends.
+    left: Ends<P, V>,
 }
 
 // SAFETY: what the list points to is Send and Sync.
@@ -73,7 +77,8 @@ impl<P: Platform, V: Mapping> Files<P, V> {
             (&raw mut (*state).memory).write(FileMemory::new(frames, pin)?);
             (&raw mut (*state).numbers).write(AtomicU64::new(1));
             (&raw mut (*state).ends).write(AtomicU64::new(0));
-            let list = List { first: None, files: 0, ends: Ends::new() };
+            (&raw mut (*state).left).write(AtomicU64::new(0));
+            let list = List { first: None, files: 0, ends: Ends::new(), left: Ends::new() };
             (&raw mut (*state).list).write(SpinLock::new(LockClass::Files, list));
         }
         Ok(Self(place))
@@ -368,6 +373,39 @@ impl<P: Platform, V: Mapping> Files<P, V> {
             }
         }
         None
+    }
+
+    /// Leaves the end of a file to who [takes](Self::take_left) it.
+    ///
+    /// # Safety
+    ///
+    /// It has no opening any more, and its end is up to the caller.
+    pub(crate) unsafe fn leave(&self, frames: &Frames<P>, core: NonNull<FileCore<P, V>>) {
+        let _pin = frames.platform().pin();
+        let mut list = self.state().list.lock();
+        // SAFETY: the list is locked; the file is on it until it ends, and is noted no more without openings.
+        unsafe {
+            list.ends.remove(core);
+            list.left.add(core);
+        }
+        self.state().ends.store(list.ends.files(), Ordering::Relaxed);
+        self.state().left.store(list.left.files(), Ordering::Relaxed);
+    }
+
+    /// A file that was left: the caller ends it.
+    #[inline]
+    pub(crate) fn take_left(&self, frames: &Frames<P>) -> Option<NonNull<FileCore<P, V>>> {
+        // Relaxed: who misses one that is left now comes too early for it.
+        if self.state().left.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let _pin = frames.platform().pin();
+        let mut list = self.state().list.lock();
+        let core = list.left.first()?;
+        // SAFETY: the list is locked, and the file on it.
+        unsafe { list.left.remove(core) };
+        self.state().left.store(list.left.files(), Ordering::Relaxed);
+        Some(core)
     }
 
     /// The first file on the list, or behind `after`, which the caller holds, that has pages on swap devices.

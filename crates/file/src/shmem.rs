@@ -21,6 +21,10 @@ use quire_sync::atomic::raw::{AtomicBool, AtomicU64, Ordering};
 /// the locks of the file, too, so it does not call the memory management. Reclaim calls that in the depth of
 /// any request for memory: so it takes no lock that is held where memory is asked for, and if it panics there
 /// the folios that reclaim has in hand are lost.
+///
+/// It is dropped where the last opening of the file is closed. Where reclaim had that it is kept until a
+/// thread [ends such files](crate::HeldFile::end_left): that holds no lock, so the drop may sleep, but it may
+/// come later than the close, and in any thread.
 pub trait ShmemOwner: Send + Sync + 'static {
     /// `pages` more are about to exist.
     ///

@@ -32,7 +32,7 @@ use core::slice;
 use list::SpaceList;
 use oom_turns::OomTurns;
 use quire_arch::{LockClass, Order, PagingFormat, Pfn, Pin, Platform, VirtAddr};
-use quire_file::{Files, PageCache};
+use quire_file::{Files, HeldFile, PageCache};
 use quire_frame::{AllocError, AllocRequest, FailSite, Frames, Kind};
 use quire_memcg::Memcgs;
 use quire_pagetable::{
@@ -301,11 +301,12 @@ impl<P: Platform> Spaces<P> {
         self.thp.controls()
     }
 
-    /// Closes the open files that have lost their last holders with spaces that reclaim was the last to have.
-    /// The caller holds no lock and is not pinned; may sleep.
+    /// Closes the open files that have lost their last holders with spaces that reclaim was the last to have,
+    /// and ends the files that it was the last to have. The caller holds no lock and is not pinned; may sleep.
     #[inline]
     pub fn close_unused_files(&self) {
         close_all(self, self.rmap().closing());
+        HeldFile::end_left(self.page_cache());
     }
 
     /// Number of spaces that exist.

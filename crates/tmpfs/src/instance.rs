@@ -361,7 +361,8 @@ impl<'m, B: Backend> Instance<'m, B> {
 
 impl<B: Backend> Drop for Instance<'_, B> {
     fn drop(&mut self) {
-        // Where files are still mapped the counts stay, as long as the machine: they are few bytes.
+        // Where files are still mapped, or held by reclaim, the counts stay, as long as the machine: they are
+        // few bytes.
         if self.counts().is_last() {
             // SAFETY: they were allocated with this layout from this heap, and nothing else holds them.
             unsafe { self.heap.free(self.counts.cast(), Layout::new::<Counts>()) };

@@ -1,7 +1,7 @@
 //! The end of openings and files.
 
 use super::{PageCache, Wait};
-use crate::file_core::{FileCore, Mapping};
+use crate::file_core::{FileCore, Mapping, let_go};
 use crate::index::IndexRange;
 use crate::open_file::OpenFile;
 use crate::opening::Opening;
@@ -9,7 +9,7 @@ use crate::store::Tag;
 use crate::users::NoUsers;
 use core::ptr::{self, NonNull};
 use quire_arch::Platform;
-use quire_sync::atomic::raw::{Ordering, fence};
+use quire_sync::atomic::raw::Ordering;
 
 impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     /// Closes an opening. With the last one of a file its dirty folios are written, and it is forgotten:
@@ -36,10 +36,7 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     /// The file counts an opening that is the caller's.
     pub(super) unsafe fn close_one(self, core: NonNull<FileCore<P, V>>) {
         // SAFETY: the file lives as long as it has openings.
-        let was = unsafe { core.as_ref() }.openings.fetch_sub(1, Ordering::Release);
-        if was == 1 {
-            // Acquire: what was done by all other openings.
-            fence(Ordering::Acquire);
+        if unsafe { let_go(core) } {
             // SAFETY: this was the last one.
             unsafe { self.end(core) };
         }
@@ -52,6 +49,8 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     ///
     /// Nothing uses the files any more, or will.
     pub unsafe fn end_all(self) {
+        // They are on the list of all, too.
+        while self.files.take_left(self.frames()).is_some() {}
         while let Some(core) = self.files.take_first(self.frames()) {
             // SAFETY: it was on the list until here, so it lives.
             let file = unsafe { core.as_ref() };
@@ -66,7 +65,7 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     /// # Safety
     ///
     /// No opening of the file is left.
-    unsafe fn end(self, core: NonNull<FileCore<P, V>>) {
+    pub(super) unsafe fn end(self, core: NonNull<FileCore<P, V>>) {
         // SAFETY: files live until they are freed below.
         let file = unsafe { core.as_ref() };
         debug_assert!(file.mappings().is_empty(), "{file:?} is closed and mapped");

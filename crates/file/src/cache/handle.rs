@@ -5,12 +5,13 @@ use super::ends::free_end;
 use crate::backing::FileBacking;
 use crate::cached_file::MAX_FILE_BYTES;
 use crate::error::{Busy, PageError};
-use crate::file_core::{FileCore, Mapping, hold};
+use crate::file_core::{FileCore, Mapping, hold, let_go};
 use crate::index::IndexRange;
 use crate::open_file::OpenFile;
 use crate::shmem::{ShmemName, ShmemOwner, ShmemPromise};
 use crate::users::FileUsers;
 use core::fmt;
+use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use core::ptr::NonNull;
 use quire_arch::{Access, Platform};
@@ -110,8 +111,8 @@ impl<'m, P: Platform, V: Mapping> HeldFile<'m, P, V> {
     }
 
     /// Frees what large folios have past the end of files of one file system, or of any: until `wanted` pages
-    /// are free, or 128 files were looked at. Returns how many there are. May sleep; at most the mmap lock is
-    /// held.
+    /// are free, or 128 files were looked at. Returns how many there are. May sleep, and waits for no lock
+    /// that is slept on: callers that ask for memory may hold any.
     pub fn free_ends(
         cache: PageCache<'m, P, V>,
         file_system: Option<usize>,
@@ -128,11 +129,33 @@ impl<'m, P: Platform, V: Mapping> HeldFile<'m, P, V> {
                 // Another time, behind those that this search looks at.
                 Err(Busy { .. }) => cache.files.note_end(cache.frames(), &file),
             }
+            file.leave();
             if freed >= wanted {
                 break;
             }
         }
         freed
+    }
+
+    /// Lets it go where locks may be held. If it was the last opening the file ends with the next call of
+    /// [`end_left`](Self::end_left).
+    fn leave(self) {
+        let held = ManuallyDrop::new(self);
+        // SAFETY: one of the openings that the file counts is this, which is not dropped.
+        if unsafe { let_go(held.core) } {
+            // SAFETY: that was the last one.
+            unsafe { held.cache.files.leave(held.cache.frames(), held.core) };
+        }
+    }
+
+    /// Ends the files of which [`free_ends`](Self::free_ends) had the last opening. May sleep; nothing is
+    /// held.
+    #[inline]
+    pub fn end_left(cache: PageCache<'m, P, V>) {
+        while let Some(core) = cache.files.take_left(cache.frames()) {
+            // SAFETY: it has no opening, and was left to who takes it.
+            unsafe { cache.end(core) };
+        }
     }
 
     /// The file counts an opening that goes over to this.

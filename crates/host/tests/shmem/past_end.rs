@@ -5,8 +5,10 @@ use crate::large::{AREA, set};
 use quire_frame::FailPlan;
 use quire_mm::file::{File, FileError, PageBytes, PageError, ShmemOwner, UserCopy};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 /// What is done with a file. All figures are pages of a quarter.
 #[derive(Clone, Debug)]
@@ -375,4 +377,65 @@ fn a_hole_that_fails_keeps_what_was_allocated_past_the_end() {
         assert_eq!(file.figures().cached, 31, "allocation {nth} of the hole fails");
     }
     assert!(failed > 0);
+}
+
+/// The file is closed by another thread while its end is freed.
+struct Closed {
+    room: Room,
+    begins: SyncSender<()>,
+    is_closed: Mutex<Receiver<()>>,
+    dropped: Arc<AtomicBool>,
+}
+
+impl ShmemOwner for Closed {
+    fn take_pages(&self, pages: u64) -> Result<(), FileError> {
+        self.room.take_pages(pages)
+    }
+
+    fn give_back_pages(&self, pages: u64) {
+        self.room.give_back_pages(pages);
+        // Nothing is received for what goes with the file.
+        if self.begins.send(()).is_ok() {
+            let _ = self.is_closed.lock().unwrap().recv();
+        }
+    }
+
+    fn file_system(&self) -> usize {
+        self.room.file_system()
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The caller may hold locks that the drop of the owner needs.
+#[test]
+fn a_file_that_loses_its_last_opening_to_a_search_ends_later() {
+    let machine = machine(32, 2);
+    set(&machine, "shmem_enabled", "always");
+    let room = Room(Arc::new(AtomicU64::new(512)));
+    let ((begins, begun), (close, is_closed)) = (sync_channel(1), sync_channel(1));
+    let dropped = Arc::new(AtomicBool::new(false));
+    let owner =
+        Closed { room: room.clone(), begins, is_closed: Mutex::new(is_closed), dropped: dropped.clone() };
+    let first = machine.memory().create_shmem(owner, 0).unwrap();
+    write_file(&first, 0, &[5]);
+    let second = machine.memory().create_shmem(room.clone(), 0).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            begun.recv().unwrap();
+            drop(first);
+            close.send(()).unwrap();
+        });
+        write_file(&second, 0, &[7]);
+    });
+    assert!(!dropped.load(Ordering::Relaxed), "it ends where locks may be held");
+    machine.memory().kswapd_step();
+    assert!(dropped.load(Ordering::Relaxed), "it does not end");
+    second.set_size(0).unwrap();
+    assert_eq!(room.0.load(Ordering::Relaxed), 512);
+    assert_audit(&machine);
 }
