@@ -339,6 +339,8 @@ impl<P: Platform, V: Mapping> Files<P, V> {
         }
         list.files -= 1;
         self.state().ends.store(list.ends.files(), Ordering::Relaxed);
+        // SAFETY: the lock is held, and the file lives.
+        debug_assert!(unsafe { (*core.as_ref().end_place.get()).is_none() }, "a file that ends is on a list");
     }
 
     /// Notes that a file of shared memory may have a large folio that goes on past its end.
