@@ -27,6 +27,15 @@ struct Bytes<'m>(File<'m, Toy>);
 
 impl FileData for Bytes<'_> {
     type Program = ();
+    type Writing<'f>
+        = ()
+    where
+        Self: 'f;
+
+    fn writing(&self) -> Result<(), Error> {
+        // Nothing is executed.
+        Ok(())
+    }
 
     fn size(&self) -> u64 {
         self.0.size()
