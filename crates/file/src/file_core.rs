@@ -95,7 +95,8 @@ pub(crate) fn hold<P: Platform, V>(file: &FileCore<P, V>) -> bool {
     file.openings.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
 }
 
-/// Counts one opening less. Returns whether it was the last one: then the end of the file is up to the caller.
+/// Counts one opening less. Returns whether it was the last one: then the end of the file is up to the
+/// caller.
 ///
 /// # Safety
 ///

@@ -7,8 +7,8 @@ use core::ptr::NonNull;
 /// A program's memory as the source or the target of a call, with a position in it.
 ///
 /// It is copied without faults, with a folio locked that may be the one that a fault would need: the program
-/// may read a file into a mapping of the same page. What is missing is made accessible with nothing locked, and
-/// that page is tried again. A write to shared memory is tried before anything was made accessible.
+/// may read a file into a mapping of the same page. What is missing is made accessible with nothing locked,
+/// and that page is tried again. A write to shared memory is tried before anything was made accessible.
 pub trait UserCopy {
     /// Bytes from the position to the end.
     fn left(&self) -> u64;

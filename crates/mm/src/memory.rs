@@ -253,9 +253,10 @@ impl<P: Platform> Memory<P> {
 
     /// Writes `text` to the file `name` of a memcg, as a user would: `memory.max`, `memory.high`,
     /// `memory.low`, `memory.min`, `memory.swap.high`, `memory.swap.max`, `memory.zswap.max`,
-    /// `memory.zswap.writeback`, `memory.oom.group`, `memory.reclaim`, `memory.peak`,
-    /// `memory.swap.peak`. Usage above a new limit is reclaimed as far as possible. [`memcg_file`](crate::proc::memcg_file) reads these and the other files. A write to a peak,
-    /// of any text but none, returns what the same open file is read with then.
+    /// `memory.zswap.writeback`, `memory.oom.group`, `memory.reclaim`, `memory.peak`, `memory.swap.peak`.
+    /// Usage above a new limit is reclaimed as far as possible. [`memcg_file`](crate::proc::memcg_file) reads
+    /// these and the other files. A write to a peak, of any text but none, returns what the same open file is
+    /// read with then.
     ///
     /// # Errors
     ///
@@ -380,8 +381,9 @@ impl<P: Platform> Memory<P> {
     }
 
     /// New shared memory of `size` bytes, all zeros: a file that has no backing (`memfd_create`, or a file in
-    /// a tmpfs). `owner` is asked for each page that comes to exist; `()` has no limit. As in Linux the result
-    /// does not count as open for writing where others open it for execution: a program runs from its memfd.
+    /// a tmpfs). `owner` is asked for each page that comes to exist; `()` has no limit. As in Linux the
+    /// result does not count as open for writing where others open it for execution: a program runs from its
+    /// memfd.
     ///
     /// # Errors
     ///

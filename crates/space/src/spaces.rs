@@ -302,7 +302,8 @@ impl<P: Platform> Spaces<P> {
     }
 
     /// Closes the open files that have lost their last holders with spaces that reclaim was the last to have,
-    /// and ends the files that it was the last to have. The caller holds no lock and is not pinned; may sleep.
+    /// and ends the files that it was the last to have. The caller holds no lock and is not pinned; may
+    /// sleep.
     #[inline]
     pub fn close_unused_files(&self) {
         close_all(self, self.rmap().closing());

@@ -59,8 +59,8 @@ fn what_once_differed_is_alike() {
 /// Whether the processor and the host's settings are such that Linux shows the difference.
 fn is_to_be_met(known: KnownDifference) -> bool {
     match known {
-        // These are met with swap space only, which takes root, and on older kernels; and what Linux reads ahead
-        // is its disk's to say.
+        // These are met with swap space only, which takes root, and on older kernels; and what Linux reads
+        // ahead is its disk's to say.
         KnownDifference::SwapInWhole | KnownDifference::GuardPages | KnownDifference::FilePages => false,
         KnownDifference::LowEligible
         | KnownDifference::ThirdSharer

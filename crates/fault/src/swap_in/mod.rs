@@ -265,7 +265,7 @@ impl<'s, P: Platform> SwapIn<'s, '_, P> {
     /// The same for a page of zeros, which needs no read.
     pub(crate) fn note_zeros(self, pin: &Pin<'_, P>, pfn: Pfn, shadow: Option<Shadow>) {
         let (events, counters) = (self.memory.frames().events(), self.memory.memcgs().counters());
-        // Its charge keeps the memcg: the caller has locked the table or the folio, and is in an epoch section.
+        // Its charge keeps the memcg: the caller has locked the table or the folio, in an epoch section.
         let memcg = MemcgId::from_bits(self.memory.frames().known(pfn).as_folio().memcg());
         events.add(pin, VmEvent::SwpinZero, 1);
         counters.add_stat(pin, memcg, MemcgStat::SwpinZero, 1);

@@ -276,8 +276,8 @@ impl<P: Platform, V: Mapping> PageCache<'_, P, V> {
     }
 
     /// Removes the folios that have some of these pages and need not be written, and returns whether these
-    /// are all. `is_unwritten` says of a dirty one whether it must be. Each is unmapped with its lock held: so
-    /// what a program writes until that is flushed finds it dirty, or no other thread makes it clean
+    /// are all. `is_unwritten` says of a dirty one whether it must be. Each is unmapped with its lock held:
+    /// so what a program writes until that is flushed finds it dirty, or no other thread makes it clean
     /// meanwhile. Invalidate is held exclusively.
     pub(super) fn remove_clean(
         self,

@@ -238,8 +238,8 @@ fn pin_huge<P: Platform>(
     Ok(pin_once_more(caller, leaf.pfn.offset(nth)))
 }
 
-/// Whether the program can have pages of its own in the mapping. As in Linux, what is shared of a file that is
-/// open for reading only is neither SHARED nor MAYWRITE.
+/// Whether the program can have pages of its own in the mapping. As in Linux, what is shared of a file that
+/// is open for reading only is neither SHARED nor MAYWRITE.
 fn may_have_copies(vma: &VmaSnapshot) -> bool {
     vma.flags & (VmFlags::SHARED | VmFlags::MAYWRITE) == VmFlags::MAYWRITE
 }
